@@ -1,0 +1,108 @@
+"""The few facts of a 64-bit little-endian ELF shared library that `ci/provision-ucc` needs.
+
+Reads which versions of which libraries a file asks for and by which symbols, and renames one such version in
+place.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+SHT_DYNSYM, SHT_GNU_VERNEED, SHT_GNU_VERSYM = 11, 0x6FFFFFFE, 0x6FFFFFFF
+SHN_UNDEF = 0
+
+
+@dataclass(frozen=True)
+class Section:
+    kind: int
+    offset: int
+    size: int
+    link: int
+    count: int  # sh_info; for version needs: the number of records
+
+
+@dataclass(frozen=True)
+class Need:
+    """One version that a file asks of one library (an Elf64_Vernaux entry)."""
+
+    library: str
+    version: str
+    index: int  # what .gnu.version says of the symbols that use it
+    offset: int  # of the entry, in the file
+    hash: int
+    name_offset: int  # of the version's name, in the string table
+
+
+class ElfFile:
+    """A snapshot of `path`, taken at construction."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._data = path.read_bytes()
+        if self._data[:6] != b"\x7fELF\x02\x01":
+            raise ValueError(f"{path} is not a 64-bit little-endian ELF file")
+        (table,) = struct.unpack_from("<Q", self._data, 0x28)
+        size, count = struct.unpack_from("<HH", self._data, 0x3A)
+        self._sections = [self._section(table + i * size) for i in range(count)]
+
+    def needs(self) -> list[Need]:
+        """Every library version asked for."""
+        found: list[Need] = []
+        for section in self._of_kind(SHT_GNU_VERNEED):
+            strings = self._sections[section.link]
+            record = section.offset
+            for _ in range(section.count):
+                _, entries, file_name, first, following = struct.unpack_from("<HHIII", self._data, record)
+                entry = record + first
+                for _ in range(entries):
+                    hash_, _, index, name, step = struct.unpack_from("<IHHII", self._data, entry)
+                    found.append(
+                        Need(
+                            self._string(strings, file_name),
+                            self._string(strings, name),
+                            index,
+                            entry,
+                            hash_,
+                            name,
+                        )
+                    )
+                    entry += step
+                record += following
+        return found
+
+    def symbols_of(self, need: Need) -> list[str]:
+        """The undefined symbols bound to `need`."""
+        (symbols,), (versions,) = self._of_kind(SHT_DYNSYM), self._of_kind(SHT_GNU_VERSYM)
+        strings = self._sections[symbols.link]
+        names = []
+        for i in range(symbols.size // 24):
+            name, _, _, section, _, _ = struct.unpack_from("<IBBHQQ", self._data, symbols.offset + i * 24)
+            (version,) = struct.unpack_from("<H", self._data, versions.offset + i * 2)
+            if section == SHN_UNDEF and version & 0x7FFF == need.index:
+                names.append(self._string(strings, name))
+        return names
+
+    def rename_need(self, need: Need, to: Need) -> None:
+        """Make the entry of `need` ask for what `to` asks for; writes the file.
+
+        Only sound when no symbol is bound to `need` any more and both belong to one library.
+        """
+        if need.library != to.library or self.symbols_of(need):
+            raise ValueError(f"{need.version} of {self._path.name} is still in use")
+        data = bytearray(self._data)
+        struct.pack_into("<I", data, need.offset, to.hash)
+        struct.pack_into("<I", data, need.offset + 8, to.name_offset)
+        self._path.write_bytes(data)
+
+    def _section(self, at: int) -> Section:
+        _, kind, _, _, offset, size, link, info = struct.unpack_from("<IIQQQQII", self._data, at)
+        return Section(kind, offset, size, link, info)
+
+    def _of_kind(self, kind: int) -> list[Section]:
+        return [section for section in self._sections if section.kind == kind]
+
+    def _string(self, table: Section, at: int) -> str:
+        start = table.offset + at
+        return self._data[start : self._data.index(b"\0", start)].decode()

@@ -1,0 +1,290 @@
+#include "backend/comm_context.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "bootstrap/exchange.h"
+#include "ucc/coll_args.h"
+#include "ucc/collective.h"
+#include "ucc/library.h"
+
+namespace torch_ucc {
+namespace {
+
+// How long to try for the baton when operations are to be given up: a turn with it lasts microseconds.
+constexpr std::chrono::milliseconds kToAbandon{100};
+
+constexpr std::uint16_t kControlTeam = 1;
+constexpr std::uint16_t kFirstGroup = 2;
+
+// Contexts that are open, oldest first, and those that could not be closed: UCC may still touch what those own.
+struct Registry {
+  Mutex mutex;  // groups may be created and closed from several threads
+  std::vector<std::shared_ptr<CommContext>> open TUCC_GUARDED_BY(mutex);
+  std::vector<std::shared_ptr<CommContext>> left_behind TUCC_GUARDED_BY(mutex);
+};
+
+Registry& registry() {
+  static auto* instance = new Registry();  // never destroyed: engine threads may outlive static destruction
+  return *instance;
+}
+
+int usable_cores() {
+  cpu_set_t cores;
+  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+// Earlier process groups may have used the same store: every start of a rank gets a number of its own, the same on all ranks
+// as long as they start together.
+std::string new_scope(const GroupSpec& group) {
+  return "torch_ucc/" + std::to_string(group.store->add("torch_ucc/start/" + std::to_string(group.rank), 1));
+}
+
+std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings& settings, const std::string& scope,
+                                         const Bell& bell) {
+  NamedValues agreed = settings.agreed;
+  agreed.emplace_back("UCC library", ucc_library_version());
+  PeerRecord mine = PeerRecord::here(std::move(agreed));
+  mine.bell = bell.address();
+  Exchange exchange(*group.store, scope + "/peer", group.rank, static_cast<int>(group.global_ranks.size()), mine.encode());
+  std::vector<PeerRecord> peers;
+  for (const std::string& text : exchange.wait(Deadline::after(group.timeout))) {
+    peers.push_back(PeerRecord::decode(text));
+  }
+  check_peers(peers, group.rank);
+  return peers;
+}
+
+std::map<std::uint64_t, Bell> find_bells(const std::vector<PeerRecord>& peers, int my_rank) {
+  const auto me = static_cast<std::size_t>(my_rank);
+  std::map<std::uint64_t, Bell> bells;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (i != me && peers[i].host_id == peers[me].host_id) {
+      if (auto bell = Bell::of_peer(peers[i].bell)) {
+        bells.emplace(i, *std::move(bell));
+      }
+    }
+  }
+  return bells;
+}
+
+ParkPolicy park_policy(const Settings& settings, int ranks_on_host) {
+  ParkPolicy policy;
+  policy.spin = settings.spin;
+  policy.yield = settings.yield;
+  policy.pause_min = settings.pause_min;
+  policy.pause_max = settings.pause_max;
+  return fit_to_host(policy, ranks_on_host, usable_cores());
+}
+
+// All members have come to the end of their work.
+class CloseBarrier final : public Collective {
+ public:
+  explicit CloseBarrier(std::shared_ptr<UccTeam> team) : Collective(std::move(team), barrier_args(), {}) {}
+  std::string describe() const override { return "waiting for the other ranks to close"; }
+};
+
+}  // namespace
+
+std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, const Settings& settings) {
+  Registry& contexts = registry();
+  {
+    const MutexLock lock(contexts.mutex);
+    for (const auto& context : contexts.open) {
+      if (context->covers(group.global_ranks)) {
+        if (context->engine_.failed()) {
+          throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' cannot be created on a context that has failed (" +
+                                                           context->engine_.failure().message() +
+                                                           "). Call destroy_process_group() and initialise again."));
+        }
+        return context;
+      }
+    }
+  }
+  auto context = std::make_shared<CommContext>(group, settings);
+  const MutexLock lock(contexts.mutex);
+  contexts.open.push_back(context);
+  return context;
+}
+
+CommContext::CommContext(const GroupSpec& group, const Settings& settings)
+    : settings_(settings),
+      store_(group.store),
+      global_ranks_(group.global_ranks),
+      rank_(group.rank),
+      scope_(new_scope(group)),
+      peers_(exchange_records(group, settings_, scope_, bell_)),
+      bells_(find_bells(peers_, rank_)),
+      oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
+      engine_(ucc_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_)) {
+  const Deadline deadline = Deadline::after(group.timeout);
+  oob_.set_deadline(deadline);
+  engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, ranks_on_host(peers_, rank_)); });
+  std::vector<std::uint64_t> everybody(global_ranks_.size());
+  for (std::size_t i = 0; i < everybody.size(); ++i) {
+    everybody[i] = i;
+  }
+  Bells bells = bells_of(everybody);
+  control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells));
+  const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
+  create->set_deadline(deadline);
+  throw_if_error(engine_.run(create));
+}
+
+CommContext::~CommContext() = default;
+
+bool CommContext::covers(const std::vector<std::int64_t>& global_ranks) const {
+  return std::all_of(global_ranks.begin(), global_ranks.end(), [this](std::int64_t rank) {
+    return std::find(global_ranks_.begin(), global_ranks_.end(), rank) != global_ranks_.end();
+  });
+}
+
+std::uint64_t CommContext::position(std::int64_t global_rank) const {
+  return static_cast<std::uint64_t>(std::find(global_ranks_.begin(), global_ranks_.end(), global_rank) - global_ranks_.begin());
+}
+
+Bells CommContext::bells_of(const std::vector<std::uint64_t>& members) const {
+  Bells bells;
+  for (const std::uint64_t member : members) {
+    if (const auto it = bells_.find(member); it != bells_.end()) {
+      bells.on_host.push_back(&it->second);
+    }
+  }
+  bells.complete = bells.on_host.size() + 1 == members.size();
+  return bells;
+}
+
+std::uint16_t CommContext::agree_on_id(const GroupSpec& group) {
+  // The group that made the context is the first on it, everywhere: its id needs no agreement.
+  int times = 0;
+  {
+    const MutexLock lock(mutex_);
+    times = times_created_[group.name]++;
+    if (group.store == store_ && times == 0) {
+      return kFirstGroup;
+    }
+  }
+  const std::string key = "torch_ucc/team/" + peers_.front().nonce + "/" + std::to_string(times);
+  if (group.rank == 0) {
+    const std::int64_t id = kFirstGroup + store_->add(scope_ + "/teams", 1);
+    group.store->set(key, std::to_string(id));
+    if (id > UccTeam::kMaxId) {
+      throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' would be number " + std::to_string(id) +
+                                                          " of this job, and UCC can tell " + std::to_string(UccTeam::kMaxId) + " apart"));
+    }
+    return static_cast<std::uint16_t>(id);
+  }
+  const std::int64_t id =
+      std::stoll(get_by(*group.store, key, Deadline::after(group.timeout), "rank 0 of group '" + group.name + "' to create it"));
+  if (id < kFirstGroup || id > UccTeam::kMaxId) {
+    throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' got no id: UCC can tell " + std::to_string(UccTeam::kMaxId) +
+                                                        " groups of a job apart, and " + std::to_string(id) + " were created"));
+  }
+  return static_cast<std::uint16_t>(id);
+}
+
+std::shared_ptr<UccTeam> CommContext::create_team(const GroupSpec& group) {
+  const std::uint16_t id = agree_on_id(group);
+  std::vector<std::uint64_t> members;
+  members.reserve(group.global_ranks.size());
+  for (const std::int64_t rank : group.global_ranks) {
+    members.push_back(position(rank));
+  }
+  Bells bells = bells_of(members);
+  auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells));
+  auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);
+  create->set_deadline(Deadline::after(group.timeout));
+  const MutexLock lock(mutex_);
+  throw_if_error(engine_.run(create));
+  ++open_teams_;
+  return team;
+}
+
+void CommContext::close_team(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit) {
+  const Deadline deadline = Deadline::after(limit);
+  if (engine_.drain(team.get(), deadline)) {
+    engine_.with_baton(Deadline::after(limit), [&](LoopToken& token) { team->destroy(token); });
+  } else if (!engine_.failed()) {
+    engine_.abandon(team.get(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"),
+                    Deadline::after(limit + kToAbandon));
+  }
+  bool last = false;
+  {
+    const MutexLock lock(mutex_);
+    last = --open_teams_ == 0;
+  }
+  if (last) {
+    close(limit);
+  }
+}
+
+void CommContext::close_all(std::chrono::milliseconds limit) {
+  Registry& contexts = registry();
+  std::vector<std::shared_ptr<CommContext>> open;
+  {
+    const MutexLock lock(contexts.mutex);
+    open = contexts.open;
+  }
+  for (const auto& context : open) {
+    context->close(limit);
+  }
+}
+
+// UCC flushes to every peer when a context is destroyed, without a bound: only sensible when all of them got here.
+bool CommContext::agree_to_close(std::chrono::milliseconds limit) {
+  if (engine_.left_behind()) {
+    return false;
+  }
+  const auto barrier = std::make_shared<CloseBarrier>(control_team_);
+  engine_.post(barrier, Follow::waits);
+  if (engine_.wait(*barrier, Deadline::after(limit)) && barrier->completion().status().ok()) {
+    return true;
+  }
+  engine_.fail(Status(StatusCode::closed, "closed without some of its ranks"));
+  engine_.settled(*barrier);
+  return false;
+}
+
+void CommContext::close(std::chrono::milliseconds limit) {
+  const auto self = shared_from_this();
+  {
+    const MutexLock lock(mutex_);
+    if (std::exchange(closed_, true)) {
+      return;
+    }
+  }
+  Registry& contexts = registry();
+  {
+    const MutexLock lock(contexts.mutex);
+    std::erase(contexts.open, self);
+  }
+  bool destroyed = false;
+  if (agree_to_close(limit)) {
+    oob_.set_deadline(Deadline::after(limit));
+    oob_.set_closing();
+    // In a thread that can be left behind: a peer that stops right now would hold it for ever.
+    auto destroy = std::make_shared<std::promise<void>>();
+    std::future<void> ended = destroy->get_future();
+    std::thread([self, destroy, limit] {
+      self->engine_.with_baton(Deadline::after(limit), [&](LoopToken& token) {
+        self->control_team_->destroy(token);
+        self->ucc_.destroy(token);
+      });
+      destroy->set_value();
+    }).detach();
+    destroyed = ended.wait_for(limit) == std::future_status::ready;
+  }
+  engine_.stop_background();
+  delivery_.stop(Deadline::after(limit));
+  if (!destroyed) {
+    const MutexLock lock(contexts.mutex);
+    contexts.left_behind.push_back(self);
+  }
+}
+
+}  // namespace torch_ucc

@@ -1,0 +1,37 @@
+// A point in steady time by which something must have ended.
+#pragma once
+
+#include <chrono>
+
+namespace torch_ucc {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+class Deadline {
+ public:
+  // Never passes.
+  Deadline() = default;
+  explicit Deadline(Clock::time_point at) : at_(at) {}
+
+  // A duration too long to add to now never passes.
+  static Deadline after(Clock::duration duration, Clock::time_point now = Clock::now()) {
+    return duration >= Clock::time_point::max() - now ? Deadline() : Deadline(now + duration);
+  }
+
+  bool passed(Clock::time_point now = Clock::now()) const { return now >= at_; }
+  Clock::time_point at() const { return at_; }
+
+  // Time left, never negative.
+  Clock::duration left(Clock::time_point now = Clock::now()) const {
+    return at_ <= now ? Clock::duration::zero() : at_ - now;
+  }
+
+  friend bool operator<(const Deadline& a, const Deadline& b) { return a.at_ < b.at_; }
+
+ private:
+  Clock::time_point at_ = Clock::time_point::max();
+};
+
+}  // namespace torch_ucc

@@ -1,0 +1,33 @@
+// What can be set, with its default and unit beside it. Immutable once a group exists; filled at the edge
+// (python/torch_ucc/config.py reads options and environment once), never from an environment variable in here.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch_ucc {
+
+struct Settings {
+  // How a thread that waits goes from spinning to sleeping: see progress/parker.h. A `spin` of zero yields from the start.
+  std::chrono::microseconds spin{200};
+  std::chrono::microseconds yield{2000};
+  std::chrono::microseconds pause_min{20};
+  std::chrono::microseconds pause_max{1000};
+
+  // A larger allreduce is posted as pieces of this many bytes, `segment_window` of them at a time: UCC's scratch memory then
+  // stays in its pool. 64 MB in place, 2 ranks on 2 cores: 24 ms in one piece, 8.1 ms in pieces of 1 MiB.
+  std::size_t segment_bytes = 1 << 20;
+  unsigned segment_window = 2;
+
+  // How long a group that closes waits for its peers to close too, and then for the library to let go.
+  std::chrono::milliseconds close_timeout{5000};
+
+  // Name and value of everything that must be equal on all ranks (some of the above, UCC's own variables).
+  // A difference is an error at init that names it.
+  std::vector<std::pair<std::string, std::string>> agreed;
+};
+
+}  // namespace torch_ucc

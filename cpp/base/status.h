@@ -1,0 +1,52 @@
+// How a call ended: well, or with a kind that says what the caller can do and a message for a person.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace torch_ucc {
+
+// Classified by what the caller should do about it.
+enum class StatusCode : std::uint8_t {
+  ok,
+  invalid,      // the call was wrong: correct it and call again; the group is usable
+  unsupported,  // the call means nothing here, or the library cannot do it; the group is usable
+  timeout,      // a deadline passed: a peer is late, stuck or gone; the group is not usable any more
+  transport,    // UCC, UCX or the store failed; the group is not usable any more
+  closed,       // the group was shut down, aborted or had failed before this call
+  internal,     // our own mistake: report it
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == StatusCode::ok; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  StatusCode code_ = StatusCode::ok;
+  std::string message_;
+};
+
+// A Status thrown: for constructors and for calls that block until they know.
+class StatusError : public std::runtime_error {
+ public:
+  explicit StatusError(Status status) : std::runtime_error(status.message()), status_(std::move(status)) {}
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+};
+
+inline void throw_if_error(const Status& status) {
+  if (!status.ok()) {
+    throw StatusError(status);
+  }
+}
+
+}  // namespace torch_ucc

@@ -1,0 +1,98 @@
+// The Python module torch_ucc._core. Names, docstrings and the GIL; no logic.
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "store/c10d_store.h"
+#include "ucc/library.h"
+#include "ucx/probe.h"
+#include "work/errors.h"
+
+namespace py = pybind11;
+
+namespace torch_ucc {
+namespace {
+
+using Values = std::vector<std::pair<std::string, std::string>>;
+using std::chrono::milliseconds;
+
+c10::intrusive_ptr<UccBackend> create_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout,
+                                              std::string group_id, std::vector<std::int64_t> global_ranks, const Settings& settings) {
+  return for_user([&] {
+    if (global_ranks.empty()) {  // torch's way of saying: all
+      for (int i = 0; i < size; ++i) {
+        global_ranks.push_back(i);
+      }
+    }
+    GroupSpec group{std::make_shared<C10dStore>(store), std::move(group_id), std::move(global_ranks), rank, timeout};
+    return c10::make_intrusive<UccBackend>(group, settings, c10::make_intrusive<Options>(timeout));
+  });
+}
+
+void bind_settings(py::module_& module) {
+  py::class_<Settings>(module, "Settings", "Settings of a context; made by torch_ucc.config.")
+      .def(py::init<>())
+      .def_readwrite("spin", &Settings::spin)
+      .def_readwrite("yield_for", &Settings::yield)
+      .def_readwrite("pause_min", &Settings::pause_min)
+      .def_readwrite("pause_max", &Settings::pause_max)
+      .def_readwrite("segment_bytes", &Settings::segment_bytes)
+      .def_readwrite("segment_window", &Settings::segment_window)
+      .def_readwrite("close_timeout", &Settings::close_timeout)
+      .def_readwrite("agreed", &Settings::agreed);
+}
+
+void bind_backend(py::module_& module) {
+  py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(module, "Options", "Options of a ucc process group.")
+      .def(py::init<milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout);
+  py::class_<UccBackend, c10::intrusive_ptr<UccBackend>, c10d::Backend>(module, "UccBackend", "The backend of one process group.")
+      .def_property_readonly("options", &UccBackend::getBackendOptions)
+      .def_property_readonly(
+          "hosts",
+          [](const UccBackend& backend) {
+            std::vector<std::string> hosts;
+            for (const auto& peer : backend.context()->peers()) {
+              hosts.push_back(peer.host);
+            }
+            return hosts;
+          },
+          "The host name of each process of the context.");
+  module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("group_id"),
+             py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
+             "Create this process's member of a group; blocks until the other members do the same.");
+}
+
+void bind_probe(py::module_& module) {
+  py::class_<TransportProbe>(module, "TransportProbe", "Asks UCX which transports it chooses towards a peer.")
+      .def(py::init([] { return for_user([] { return std::make_unique<TransportProbe>(); }); }))
+      .def("address", [](const TransportProbe& probe) { return py::bytes(for_user([&] { return probe.address(); })); })
+      .def(
+          "transports_to",
+          [](const TransportProbe& probe, const py::bytes& address) {
+            return for_user([&] { return probe.transports_to(std::string(address)); });
+          },
+          py::arg("address"));
+  module.def("ucx_version", &ucx_library_version, "The version of the UCX library that was loaded.");
+}
+
+}  // namespace
+}  // namespace torch_ucc
+
+PYBIND11_MODULE(_core, module) {
+  py::module_::import("torch._C._distributed_c10d");  // the base classes
+  torch_ucc::bind_settings(module);
+  torch_ucc::bind_backend(module);
+  torch_ucc::bind_probe(module);
+  module.def("ucc_version", &torch_ucc::ucc_library_version, "The version of the UCC library that was loaded.");
+  module.def("close_all", &torch_ucc::CommContext::close_all, py::arg("limit"), py::call_guard<py::gil_scoped_release>(),
+             "Close every context of this process, each within the limit.");
+}

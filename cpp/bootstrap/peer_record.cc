@@ -1,0 +1,143 @@
+#include "bootstrap/peer_record.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <random>
+#include <system_error>
+
+#include "base/status.h"
+
+namespace torch_ucc {
+namespace {
+
+constexpr char kField = '\x1f';   // between the two parts of a field
+constexpr char kRecord = '\x1e';  // after each field
+
+void put(std::string& text, const std::string& name, const std::string& value) {
+  text += name;
+  text += kField;
+  text += value;
+  text += kRecord;
+}
+
+Status malformed() { return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"}; }
+
+std::string shown(const std::optional<std::string>& value) { return value ? "'" + *value + "'" : "not set"; }
+
+Status difference(const PeerRecord& mine, int my_rank, const PeerRecord& other, int rank) {
+  std::map<std::string, std::pair<std::optional<std::string>, std::optional<std::string>>> both;
+  for (const auto& [name, value] : mine.agreed) {
+    both[name].first = value;
+  }
+  for (const auto& [name, value] : other.agreed) {
+    both[name].second = value;
+  }
+  std::string text = "the ranks of this group have different settings; give every rank the same:";
+  for (const auto& [name, values] : both) {
+    if (values.first != values.second) {
+      text += "\n  " + name + ": " + shown(values.first) + " on rank " + std::to_string(my_rank) + " (" + mine.host + "), " +
+              shown(values.second) + " on rank " + std::to_string(rank) + " (" + other.host + ")";
+    }
+  }
+  return {StatusCode::invalid, text};
+}
+
+}  // namespace
+
+std::string PeerRecord::encode() const {
+  std::string text;
+  put(text, "host", host);
+  put(text, "host_id", host_id);
+  put(text, "nonce", nonce);
+  put(text, "bell", bell);
+  put(text, "pid", std::to_string(pid));
+  for (const auto& [name, value] : agreed) {
+    put(text, name, value);
+  }
+  return text;
+}
+
+PeerRecord PeerRecord::decode(const std::string& text) {
+  NamedValues fields;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find(kRecord, at);
+    const std::size_t split = text.find(kField, at);
+    if (end == std::string::npos || split == std::string::npos || split > end) {
+      throw StatusError(malformed());
+    }
+    fields.emplace_back(text.substr(at, split - at), text.substr(split + 1, end - split - 1));
+    at = end + 1;
+  }
+  if (fields.size() < 5 || fields[0].first != "host" || fields[1].first != "host_id" || fields[2].first != "nonce" || fields[3].first != "bell" || fields[4].first != "pid") {
+    throw StatusError(malformed());
+  }
+  PeerRecord record;
+  record.host = fields[0].second;
+  record.host_id = fields[1].second;
+  record.nonce = fields[2].second;
+  record.bell = fields[3].second;
+  const std::string& pid = fields[4].second;
+  if (const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), record.pid);
+      error != std::errc() || end != pid.data() + pid.size()) {
+    throw StatusError(malformed());
+  }
+  record.agreed.assign(fields.begin() + 5, fields.end());
+  return record;
+}
+
+PeerRecord PeerRecord::here(NamedValues agreed) {
+  PeerRecord record;
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) == 0) {
+    record.host = name.data();
+  }
+  std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
+  if (!std::getline(boot_id, record.host_id)) {
+    record.host_id = record.host;
+  }
+  std::random_device random;
+  record.nonce = std::to_string((static_cast<std::uint64_t>(random()) << 32U) | random());
+  record.pid = ::getpid();
+  record.agreed = std::move(agreed);
+  return record;
+}
+
+void check_peers(const std::vector<PeerRecord>& peers, int my_rank) {
+  // Everybody compares with rank 0, and rank 0 with everybody: one difference is told on both sides.
+  const auto& mine = peers.at(static_cast<std::size_t>(my_rank));
+  const auto count = static_cast<int>(peers.size());
+  const int last = my_rank == 0 ? count : 1;
+  for (int rank = 0; rank < last; ++rank) {
+    const auto& other = peers[static_cast<std::size_t>(rank)];
+    if (other.agreed != mine.agreed) {
+      throw StatusError(difference(mine, my_rank, other, rank));
+    }
+  }
+  std::map<std::pair<std::string, long>, int> seen;
+  for (int rank = 0; rank < count; ++rank) {
+    const auto& peer = peers[static_cast<std::size_t>(rank)];
+    const auto [it, fresh] = seen.try_emplace({peer.host_id, peer.pid}, rank);
+    if (!fresh) {
+      throw StatusError(Status(
+          StatusCode::invalid, "ranks " + std::to_string(it->second) + " and " + std::to_string(rank) + " run on one machine (" + peer.host +
+                                   ") with the same process id " + std::to_string(peer.pid) +
+                                   ": they are in different pid namespaces (containers), and UCC takes them for one process. "
+                                   "Share the pid namespace of the host or pod, or make the process ids differ."));
+    }
+  }
+}
+
+int ranks_on_host(const std::vector<PeerRecord>& peers, int my_rank) {
+  const auto& mine = peers.at(static_cast<std::size_t>(my_rank)).host_id;
+  return static_cast<int>(
+      std::count_if(peers.begin(), peers.end(), [&](const PeerRecord& peer) { return peer.host_id == mine; }));
+}
+
+}  // namespace torch_ucc

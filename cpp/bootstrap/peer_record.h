@@ -1,0 +1,34 @@
+// What each rank tells the others before any library is started, so that what cannot work is said instead of hanging later.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch_ucc {
+
+using NamedValues = std::vector<std::pair<std::string, std::string>>;
+
+struct PeerRecord {
+  std::string host;     // name for people
+  std::string host_id;  // equal on ranks of one machine, also in different containers (the kernel's boot id)
+  std::string nonce;    // random: tells this start of the process group from an earlier one
+  std::string bell;     // how processes on the same host find this one's bell: see progress/bell.h
+  long pid = 0;         // in the process's own pid namespace: UCC tells processes apart by host and pid
+  NamedValues agreed;   // what must be equal on all ranks: settings, library versions
+
+  std::string encode() const;
+  // Throws StatusError (transport) if the text is not what encode() makes.
+  static PeerRecord decode(const std::string& text);
+  // Of this process.
+  static PeerRecord here(NamedValues agreed);
+};
+
+// Throws StatusError (invalid) if these ranks cannot form a group: different settings (the error names rank, setting and both
+// values), or two processes that UCC would take for one.
+void check_peers(const std::vector<PeerRecord>& peers, int my_rank);
+
+// How many of `peers` run on the host of `my_rank`, itself included.
+int ranks_on_host(const std::vector<PeerRecord>& peers, int my_rank);
+
+}  // namespace torch_ucc

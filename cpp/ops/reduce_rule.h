@@ -1,0 +1,35 @@
+// The gate before UCC: which (dtype, reduce op) pairs are reduced, how, and which mean nothing.
+//
+// UCC finds out inside progress that it cannot reduce a pair, and then reports success with the data untouched or never ends.
+// So only pairs that it really reduces get past here; the rest is computed in a type that it can, or refused.
+#pragma once
+
+#include <ucc/api/ucc.h>
+
+#include <optional>
+#include <string>
+
+#include "compat/torch_compat.h"
+
+namespace torch_ucc {
+
+struct ReduceRule {
+  at::ScalarType compute = at::ScalarType::Undefined;  // differs from the tensor's type: staged through a copy
+  ucc_datatype_t datatype = UCC_DT_UINT8;
+  ucc_reduction_op_t op = UCC_OP_SUM;
+  bool divide = false;  // AVG: summed, then divided by the size of the group
+  bool scale = false;   // PREMUL_SUM: multiplied by the caller's factor, then summed
+};
+
+// The rule, or nothing when the pair means nothing or is not supported.
+//
+//  bool           SUM and BOR and MAX: or; PRODUCT and BAND and MIN: and; BXOR: parity. No AVG
+//  integers       SUM and PRODUCT wrap; AVG: exact sum in 64 bits, then truncated towards zero
+//  float32, 64    SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM. No bitwise ops
+//  float16, bfloat16, every float8: as float32, rounded once at the end
+//  complex        SUM, PRODUCT, AVG, PREMUL_SUM; no order, so no MIN and MAX
+std::optional<ReduceRule> reduce_rule(at::ScalarType dtype, c10d::ReduceOp::RedOpType op);
+
+const char* reduce_op_name(c10d::ReduceOp::RedOpType op);
+
+}  // namespace torch_ucc

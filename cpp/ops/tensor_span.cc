@@ -1,0 +1,53 @@
+#include "ops/tensor_span.h"
+
+#include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
+
+#include <cctype>
+
+namespace torch_ucc {
+
+std::string dtype_name(at::ScalarType dtype) { return std::string(c10::getDtypeNames(dtype).first); }
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::string text = dtype_name(tensor.scalar_type()) + "[";
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(tensor.size(i));
+  }
+  return text + "]";
+}
+
+at::Tensor& only_tensor(const Call& call, std::vector<at::Tensor>& tensors, const char* what) {
+  if (tensors.size() != 1) {
+    refuse_value(call, std::string(what) + " must hold exactly one tensor, not " + std::to_string(tensors.size()) +
+                           ": one process works on one device");
+  }
+  return tensors.front();
+}
+
+void check_sendable(const Call& call, const at::Tensor& tensor, const char* what) {
+  if (!tensor.defined()) {
+    refuse_value(call, std::string(what) + " is not a defined tensor");
+  }
+  if (tensor.layout() != at::kStrided) {
+    refuse_unsupported(call, std::string(what) + " has a layout that is not dense (" + c10::str(tensor.layout()) +
+                                 "): convert it with .to_dense()");
+  }
+  if (tensor.is_quantized()) {
+    refuse_unsupported(call, std::string(what) + " is quantized: send its int_repr()");
+  }
+  if (!tensor.device().is_cpu()) {
+    refuse_unsupported(call, std::string(what) + " is on " + tensor.device().str() + ", and only CPU tensors are supported so far");
+  }
+}
+
+ucc_memory_type_t memory_of(const at::Tensor& /*tensor*/) { return UCC_MEMORY_TYPE_HOST; }
+
+at::Tensor plain(const at::Tensor& tensor) { return tensor.resolve_conj().resolve_neg().contiguous(); }
+
+void copy_into(const at::Tensor& destination, const at::Tensor& source) {
+  const c10::InferenceMode below_autograd(true);
+  destination.copy_(source);
+}
+
+}  // namespace torch_ucc

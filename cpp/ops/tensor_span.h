@@ -1,0 +1,39 @@
+// From a tensor to the bytes that UCC sees.
+#pragma once
+
+#include <ucc/api/ucc.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "compat/torch_compat.h"
+#include "ops/call.h"
+
+namespace torch_ucc {
+
+// "float32", as torch.float32 prints it without the module.
+std::string dtype_name(at::ScalarType dtype);
+// "float32[2, 3]"
+std::string shape_text(const at::Tensor& tensor);
+
+// The tensor of a list that must hold exactly one; refuses others. `what` names the argument.
+at::Tensor& only_tensor(const Call& call, std::vector<at::Tensor>& tensors, const char* what);
+
+// Refuses a tensor that cannot be sent: undefined, sparse, quantized, or on a device that is not supported.
+void check_sendable(const Call& call, const at::Tensor& tensor, const char* what);
+
+// Where UCC finds the data of a contiguous tensor.
+inline void* data_of(const at::Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
+inline std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }
+ucc_memory_type_t memory_of(const at::Tensor& tensor);
+
+// Whether the bytes of the tensor, one after the other, are its elements: contiguous, with no conjugation or negation pending.
+inline bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
+// The tensor itself if it is plain, else a plain copy.
+at::Tensor plain(const at::Tensor& tensor);
+
+// Copies as the caller's thread would: no autograd, and into inference tensors as well. For any thread.
+void copy_into(const at::Tensor& destination, const at::Tensor& source);
+
+}  // namespace torch_ucc

@@ -1,0 +1,136 @@
+#include "progress/bell.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <ctime>
+#include <new>
+#include <random>
+#include <utility>
+
+namespace torch_ucc {
+
+// Shared between processes of one build on one host.
+struct Bell::Page {
+  std::uint64_t key = 0;  // random: a page found under a recycled process id is not taken for this one
+  std::atomic<std::uint32_t> rings{0};
+  std::atomic<std::uint32_t> sleepers{0};
+};
+
+namespace {
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
+  return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
+}
+
+std::uint64_t random_key() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) << 32U) | random();
+}
+
+void* map(int file, std::size_t size) {
+  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, file < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, file, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+// Process ids mean something only within one pid namespace.
+std::uint64_t pid_namespace() {
+  struct stat info {};
+  return ::stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::uint64_t>(info.st_ino) : 0;
+}
+
+}  // namespace
+
+Bell::Bell(Page* page, int file) : page_(page), file_(file) {}
+
+Bell::Bell() : page_(nullptr), file_(::memfd_create("torch_ucc_bell", MFD_CLOEXEC)) {
+  if (file_ >= 0 && ::ftruncate(file_, sizeof(Page)) != 0) {
+    ::close(std::exchange(file_, -1));
+  }
+  void* memory = map(file_, sizeof(Page));
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  page_ = new (memory) Page();
+  page_->key = random_key();
+}
+
+Bell::Bell(Bell&& other) noexcept : page_(std::exchange(other.page_, nullptr)), file_(std::exchange(other.file_, -1)) {}
+
+Bell::~Bell() {
+  if (page_ != nullptr) {
+    ::munmap(page_, sizeof(Page));
+  }
+  if (file_ >= 0) {
+    ::close(file_);
+  }
+}
+
+std::string Bell::address() const {
+  if (file_ < 0) {
+    return "";
+  }
+  return std::to_string(pid_namespace()) + ":" + std::to_string(::getpid()) + ":" + std::to_string(file_) + ":" + std::to_string(page_->key);
+}
+
+std::optional<Bell> Bell::of_peer(const std::string& address) {
+  unsigned long long space = 0;
+  int pid = 0;
+  int number = 0;
+  unsigned long long key = 0;
+  if (std::sscanf(address.c_str(), "%llu:%d:%d:%llu", &space, &pid, &number, &key) != 4 || space != pid_namespace()) {
+    return std::nullopt;
+  }
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) {
+    return std::nullopt;
+  }
+  struct stat info {};
+  const bool fits = ::fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == static_cast<off_t>(sizeof(Page));
+  void* const memory = fits ? map(file, sizeof(Page)) : nullptr;
+  ::close(file);
+  if (memory == nullptr) {
+    return std::nullopt;
+  }
+  Bell bell(static_cast<Page*>(memory), -1);
+  if (bell.page_->key != key) {
+    return std::nullopt;
+  }
+  return bell;
+}
+
+// The sleeper announces itself and then looks at the network; who rings has written to the network and then looks for
+// sleepers. With both orders kept by the fences one of the two sees the other.
+void Bell::ring() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (page_->sleepers.load(std::memory_order_relaxed) != 0) {
+    page_->rings.fetch_add(1, std::memory_order_seq_cst);
+    futex(page_->rings, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
+Bell::Sleep::Sleep(const Bell& bell) : bell_(bell), heard_(bell.page_->rings.load(std::memory_order_seq_cst)) {
+  bell_.page_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+}
+
+Bell::Sleep::~Sleep() { bell_.page_->sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+
+bool Bell::Sleep::wait(Clock::duration duration) {
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+  const timespec timeout{static_cast<std::time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
+  if (ns > 0) {
+    futex(bell_.page_->rings, FUTEX_WAIT, heard_, &timeout);
+  }
+  return bell_.page_->rings.load(std::memory_order_acquire) != heard_;
+}
+
+}  // namespace torch_ucc

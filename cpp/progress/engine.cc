@@ -1,0 +1,471 @@
+#include "progress/engine.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace torch_ucc {
+namespace {
+
+// A post polls this often before it returns: an operation of ranks that all arrived ends right here.
+constexpr int kPollsAfterPost = 16;
+
+// Of the background thread: how long it leaves an operation to a caller who may come back to wait for it, and how long it
+// stays half awake after its last work (20 x 100 us).
+constexpr microseconds kGrace{50};
+constexpr microseconds kNap{100};
+constexpr int kNapsBeforeSleep = 20;
+
+// Operations that were given up while the network could still touch them. Never freed, on purpose.
+void keep_forever(std::shared_ptr<Op> op) {
+  static Mutex mutex;
+  static auto* kept = new std::vector<std::shared_ptr<Op>>();
+  const MutexLock lock(mutex);
+  kept->push_back(std::move(op));
+}
+
+}  // namespace
+
+// Tries to take the baton. Who leaves the scope with it gives it back, then completes what ended meanwhile.
+class Engine::Turn {
+ public:
+  explicit Turn(Engine& engine) TUCC_NO_THREAD_SAFETY_ANALYSIS : engine_(engine), held_(engine.baton_.try_lock()) {}
+  ~Turn() TUCC_NO_THREAD_SAFETY_ANALYSIS {
+    if (held_) {
+      std::vector<Ended> ended;
+      ended.swap(engine_.ended_);
+      engine_.baton_.unlock();
+      engine_.deliver(std::move(ended));
+    }
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  explicit operator bool() const { return held_; }
+  LoopToken& token() { return token_; }  // only if held
+
+ private:
+  Engine& engine_;
+  const bool held_;
+  LoopToken token_;
+};
+
+Engine::Engine(Pollable& transport, ParkPolicy policy, Bell bell)
+    : policy_(policy), bell_(std::move(bell)), transport_(transport), background_([this] { background(); }) {}
+
+Engine::~Engine() {
+  stop_background();
+  if (Turn turn(*this); turn) {
+    if (outstanding() != 0) {
+      fail(Status(StatusCode::closed, "the engine was destroyed"));
+    }
+    admit_intake(turn.token());
+    abandon_all(turn.token());
+  }
+}
+
+void Engine::post(std::shared_ptr<Op> op, Follow follow) {
+  outstanding_.fetch_add(1, std::memory_order_seq_cst);
+  {
+    Turn turn(*this);
+    if (turn) {
+      const Op* const mine = op.get();
+      admit_intake(turn.token());
+      admit(turn.token(), std::move(op));
+      poll(turn.token(), mine, kPollsAfterPost);
+    } else {
+      const MutexLock lock(intake_mutex_);
+      intake_.push_back(std::move(op));
+      intake_size_.fetch_add(1, std::memory_order_seq_cst);
+    }
+  }
+  serve_intake();
+  if (follow == Follow::leaves) {
+    wake_background_if_needed();
+  }
+}
+
+// Whoever held the baton takes the intake before giving it back, but may have looked just before the last append.
+void Engine::serve_intake() {
+  while (intake_size_.load(std::memory_order_seq_cst) != 0) {
+    Turn turn(*this);
+    if (!turn) {
+      return;  // the holder comes here after its turn
+    }
+    admit_intake(turn.token());
+  }
+}
+
+void Engine::admit_intake(LoopToken& token) {
+  token.check();
+  if (intake_size_.load(std::memory_order_relaxed) == 0) {
+    return;
+  }
+  Ops waiting;
+  {
+    const MutexLock lock(intake_mutex_);
+    waiting.swap(intake_);
+    intake_size_.store(0, std::memory_order_seq_cst);
+  }
+  for (auto& op : waiting) {
+    admit(token, std::move(op));
+  }
+}
+
+void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
+  token.check();
+  baton_.assert_held();
+  if (failed()) {
+    ended_.push_back({op, given_up(*op)});
+    return;
+  }
+  if (Status started = op->start(token); !started.ok()) {
+    ended_.push_back({op, failure_of(op, started)});
+    return;
+  }
+  if (op->deadline() < earliest_) {
+    earliest_ = op->deadline();
+  }
+  op->announce();
+  patience_.store(in_flight_.empty() ? op->patience() : std::max(patience_.load(), op->patience()));
+  all_announced_.store(op->is_announced() && (in_flight_.empty() || all_announced_.load()));
+  in_flight_.push_back(std::move(op));
+}
+
+void Engine::poll(LoopToken& token, const Op* until, int turns) {
+  token.check();
+  baton_.assert_held();
+  if (failed()) {
+    abandon_all(token);
+    return;
+  }
+  bool until_ended = false;
+  for (int turn = 0; turn < turns && !in_flight_.empty() && !until_ended; ++turn) {
+    if (Status progressed = transport_.progress(token); !progressed.ok()) {
+      fail(std::move(progressed));
+      abandon_all(token);
+      return;
+    }
+    for (std::size_t i = 0; i < in_flight_.size();) {
+      const Op::State state = in_flight_[i]->poll(token);
+      if (state != Op::State::in_flight) {
+        activity_.fetch_add(1, std::memory_order_relaxed);
+      }
+      if (state != Op::State::ended) {
+        ++i;
+        continue;
+      }
+      until_ended |= in_flight_[i].get() == until;
+      ended_.push_back({std::move(in_flight_[i]), std::nullopt});
+      in_flight_[i] = std::move(in_flight_.back());
+      in_flight_.pop_back();
+    }
+  }
+}
+
+void Engine::expire(LoopToken& token, Clock::time_point now) {
+  token.check();
+  baton_.assert_held();
+  if (!earliest_.passed(now)) {
+    return;
+  }
+  earliest_ = Deadline();
+  for (const auto& op : in_flight_) {
+    if (op->deadline().passed(now)) {
+      ended_.push_back({op, time_out(*op)});  // before abandon_all() gives it another reason
+    } else if (op->deadline() < earliest_) {
+      earliest_ = op->deadline();
+    }
+  }
+  if (failed()) {
+    abandon_all(token);
+  }
+}
+
+// An operation past its deadline cannot be cancelled in UCC, and what it left behind could be matched by a later one: the
+// whole engine fails with it.
+Status Engine::time_out(const Op& op) {
+  Status status(StatusCode::timeout, op.describe() +
+                                         " timed out: not every rank of the group took part in time. The group cannot be used "
+                                         "any more; destroy it and create a new one.");
+  fail(status);
+  return status;
+}
+
+Status Engine::given_up(const Op& op) const {
+  return Status(StatusCode::closed, op.describe() + " was given up because its group had failed: " + failure_.message());
+}
+
+void Engine::abandon_all(LoopToken& token) {
+  token.check();
+  baton_.assert_held();
+  for (auto& op : in_flight_) {
+    ended_.push_back({op, given_up(*op)});
+    keep_forever(std::move(op));
+  }
+  in_flight_.clear();
+}
+
+bool Engine::drain(const void* scope, Deadline deadline) {
+  Parker parker(policy_, Clock::now());
+  while (!failed()) {
+    bool busy = true;
+    with_baton(deadline, [&](LoopToken& token) {
+      baton_.assert_held();
+      admit_intake(token);
+      poll(token, nullptr, parker.polls());
+      busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return op->scope() == scope; });
+    });
+    const Clock::time_point now = Clock::now();
+    if (!busy) {
+      return true;
+    }
+    if (deadline.passed(now)) {
+      return false;
+    }
+    if (parker.next(now) == Parker::Turn::pause) {
+      std::this_thread::sleep_for(parker.take_pause());
+    } else {
+      ::sched_yield();
+    }
+  }
+  return false;
+}
+
+void Engine::abandon(const void* scope, const Status& reason, Deadline deadline) {
+  with_baton(deadline, [&](LoopToken& token) {
+    baton_.assert_held();
+    admit_intake(token);
+    std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
+      if (op->scope() != scope) {
+        return false;
+      }
+      ended_.push_back({op, Status(reason.code(), op->describe() + " was given up: " + reason.message())});
+      keep_forever(std::move(op));
+      left_behind_.store(true, std::memory_order_relaxed);
+      return true;
+    });
+  });
+}
+
+void Engine::fail(Status reason) {
+  const MutexLock lock(failure_mutex_);
+  if (!failed()) {
+    failure_ = std::move(reason);
+    failed_.store(true, std::memory_order_release);
+    bell_.ring();
+  }
+}
+
+// A failure of the transport leaves requests behind that nobody can cancel: the engine fails with the operation.
+Status Engine::failure_of(const std::shared_ptr<Op>& op, const Status& reason) {
+  Status status(reason.code(), op->describe() + ": " + reason.message());
+  if (status.code() == StatusCode::transport) {
+    fail(status);
+    keep_forever(op);
+  }
+  return status;
+}
+
+Status Engine::result_of(const std::shared_ptr<Op>& op) {
+  if (const Status status = op->transport_status(); !status.ok()) {
+    return failure_of(op, status);
+  }
+  if (failed()) {
+    return given_up(*op);
+  }
+  try {
+    return op->finish();
+  } catch (const std::exception& error) {
+    return Status(StatusCode::internal, op->describe() + " failed while its result was stored: " + error.what());
+  }
+}
+
+void Engine::deliver(std::vector<Ended> ended) {
+  for (auto& [op, status] : ended) {
+    complete(*op, status ? *std::move(status) : result_of(op));
+    op = nullptr;  // nobody need keep it for the others
+  }
+}
+
+bool Engine::complete(Op& op, Status status) {
+  if (!op.completion().complete(std::move(status))) {
+    return false;
+  }
+  outstanding_.fetch_sub(1, std::memory_order_seq_cst);
+  bell_.ring();  // another thread may sleep for it
+  return true;
+}
+
+bool Engine::wait(Op& op, Deadline deadline) {
+  if (op.completion().done()) {
+    return true;
+  }
+  waiting_.fetch_add(1, std::memory_order_seq_cst);
+  Parker parker(policy_, Clock::now());
+  parker.set_patience(op.patience());
+  while (true) {
+    const Clock::time_point now = turn(parker, &op);
+    if (op.deadline().passed(now) && !op.completion().done()) {
+      complete(op, time_out(op));  // also when the baton could not be had
+    }
+    if (settled(op) || deadline.passed(now)) {
+      break;
+    }
+    rest(parker, now, &op, std::min(deadline, op.deadline()));
+  }
+  waiting_.fetch_sub(1, std::memory_order_seq_cst);
+  wake_background_if_needed();
+  return op.completion().done();
+}
+
+// One turn with the baton, if it is free. Returns the time after it.
+Clock::time_point Engine::drive(const Op* until, int polls) {
+  Clock::time_point now;
+  {
+    Turn turn(*this);
+    if (turn) {
+      admit_intake(turn.token());
+      poll(turn.token(), until, polls);
+    }
+    now = Clock::now();
+    if (turn) {
+      expire(turn.token(), now);
+    }
+  }
+  serve_intake();
+  return now;
+}
+
+// A turn of polling; the parker starts over if it saw anything happen.
+Clock::time_point Engine::turn(Parker& parker, const Op* until) {
+  const std::uint64_t before = activity_.load(std::memory_order_relaxed);
+  const Clock::time_point now = drive(until, parker.polls());
+  if (activity_.load(std::memory_order_relaxed) != before) {
+    parker.restart(now);
+  }
+  return now;
+}
+
+// Between two turns. `waited_for` is null in the background thread.
+void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline) {
+  switch (parker.next(now)) {
+    case Parker::Turn::poll_again:
+      return;
+    case Parker::Turn::yield:
+      ::sched_yield();
+      return;
+    case Parker::Turn::pause: {
+      Bell::Sleep sleep(bell_);
+      now = turn(parker, waited_for);  // what came before the announcement is seen here, what comes later rings
+      const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || stopping_.load();
+      if (!over && sleep.wait(std::min<Clock::duration>(parker.take_pause(all_announced_.load()), deadline.left(now)))) {
+        parker.restart(Clock::now());
+      }
+      return;
+    }
+  }
+}
+
+bool Engine::settled(Op& op) {
+  if (failed() && !op.completion().done()) {
+    complete(op, given_up(op));
+  }
+  return op.completion().done();
+}
+
+Status Engine::run(const std::shared_ptr<Op>& op) {
+  post(op, Follow::waits);
+  wait(*op, Deadline());  // the operation's own deadline ends it
+  return op->completion().status();
+}
+
+bool Engine::with_baton(Deadline deadline, const std::function<void(LoopToken&)>& body) {
+  while (true) {
+    {
+      Turn turn(*this);
+      if (turn) {
+        body(turn.token());
+        return true;
+      }
+    }
+    if (deadline.passed()) {
+      return false;
+    }
+    ::sched_yield();
+  }
+}
+
+bool Engine::background_has_work() const {
+  return outstanding_.load(std::memory_order_seq_cst) != 0 && waiting_.load(std::memory_order_seq_cst) == 0;
+}
+
+// The flag spares the system call while the background thread is up anyway. It looks for work after it raised the flag, and
+// here work was counted before the flag is read: one of the two sees the other.
+void Engine::wake_background_if_needed() {
+  if (background_has_work() && background_asleep_.load(std::memory_order_seq_cst)) {
+    const std::lock_guard<std::mutex> lock(background_mutex_);
+    background_wake_.notify_one();
+  }
+}
+
+void Engine::stop_background() {
+  {
+    const std::lock_guard<std::mutex> lock(background_mutex_);
+    stopping_.store(true, std::memory_order_seq_cst);
+    background_wake_.notify_one();
+  }
+  bell_.ring();
+  if (background_.joinable()) {
+    background_.join();
+  }
+}
+
+// Sleeps until something is left in flight that nobody waits for, gives the caller a moment to come back and wait after
+// all, then drives. It lingers before it sleeps again, so that a caller who posts and waits in turns pays no system calls.
+void Engine::background() {
+  ::pthread_setname_np(::pthread_self(), "ucc-progress");
+  ::prctl(PR_SET_TIMERSLACK, 5000UL);  // 5 us instead of 50: the pauses below are short
+  std::optional<Parker> parker;
+  int idle_naps = kNapsBeforeSleep;
+  while (!stopping_.load(std::memory_order_seq_cst)) {
+    if (!background_has_work()) {
+      parker.reset();
+      if (idle_naps < kNapsBeforeSleep) {
+        ++idle_naps;
+        nap(kNap);
+      } else {
+        sleep_until_work();
+        idle_naps = 0;
+        nap(kGrace);
+      }
+      continue;
+    }
+    idle_naps = 0;
+    if (!parker) {
+      parker.emplace(policy_, Clock::now());
+    }
+    parker->set_patience(patience_.load());
+    rest(*parker, turn(*parker, nullptr), nullptr, Deadline());
+  }
+}
+
+// Returns early only to stop.
+void Engine::nap(Clock::duration duration) {
+  std::unique_lock<std::mutex> lock(background_mutex_);
+  background_wake_.wait_for(lock, duration, [this] { return stopping_.load(std::memory_order_seq_cst); });
+}
+
+void Engine::sleep_until_work() {
+  std::unique_lock<std::mutex> lock(background_mutex_);
+  background_asleep_.store(true, std::memory_order_seq_cst);
+  background_wake_.wait(lock, [this] { return stopping_.load(std::memory_order_seq_cst) || background_has_work(); });
+  background_asleep_.store(false, std::memory_order_seq_cst);
+}
+
+}  // namespace torch_ucc

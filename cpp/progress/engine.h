@@ -1,0 +1,160 @@
+// The one place where operations advance. Owns the baton, the intake, the operations in flight and the background thread.
+//
+// Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that a small operation ends
+// without a thread hop. The background thread drives only while something is in flight and nobody waits. Nobody sleeps with
+// the baton in hand, and nobody waits for it: who does not get it leaves the operation in the intake, or sleeps on its own
+// completion and tries again. Completions and finish() run after the baton was given back.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/status.h"
+#include "base/thread_annotations.h"
+#include "progress/bell.h"
+#include "progress/loop_token.h"
+#include "progress/op.h"
+#include "progress/parker.h"
+#include "progress/pollable.h"
+
+namespace torch_ucc {
+
+// What the caller of post() does next.
+enum class Follow : unsigned char {
+  waits,   // calls wait() at once: the background thread need not be woken
+  leaves,  // goes on with something else
+};
+
+class Engine {
+ public:
+  // The engine does not own `transport`, which must outlive it; it touches it only with the baton.
+  // `bell` is what wakes threads that sleep in it.
+  Engine(Pollable& transport, ParkPolicy policy, Bell bell = Bell());
+  // Joins the background thread; does not wait for operations: those still in flight are kept for ever.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Takes the operation over. Never blocks. Operations of one thread start in the order it posted them.
+  // On an engine that failed or closed the operation ends at once with the first error.
+  void post(std::shared_ptr<Op> op, Follow follow);
+
+  // Makes progress until `op` is done or the deadline passed; true if done. The deadline of the wait is not that of the
+  // operation: an operation that is not done may be waited for again.
+  bool wait(Op& op, Deadline deadline);
+
+  // Non-blocking: true if `op` is done, which it is as soon as the engine has failed.
+  bool settled(Op& op);
+
+  // For a caller who posted with Follow::waits and then did not wait.
+  void drive_in_background() { wake_background_if_needed(); }
+
+  // Post and wait, for operations of our own (creating a team, the barrier before closing).
+  Status run(const std::shared_ptr<Op>& op);
+
+  // Fails everything in flight and everything posted from now on with `reason`, unless an earlier reason stands.
+  // What the network may still touch is kept for the life of the process. Returns at once. Any thread.
+  void fail(Status reason);
+
+  // Makes progress until no operation of `scope` is in flight (see Op::scope); false if the deadline passed or the engine
+  // failed first.
+  bool drain(const void* scope, Deadline deadline);
+
+  // Ends the operations of `scope` with `reason`; what the network may still touch is kept for the life of the process.
+  void abandon(const void* scope, const Status& reason, Deadline deadline);
+
+  // Whether requests were left in the transport that never ended: it must not be closed then.
+  bool left_behind() const { return failed() || left_behind_.load(std::memory_order_relaxed); }
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Only valid once failed().
+  const Status& failure() const { return failure_; }
+
+  // Calls `body` with the baton, if it can be had before the deadline; false if not. For handles that are made or destroyed
+  // outside an operation. `body` must not block on a peer.
+  bool with_baton(Deadline deadline, const std::function<void(LoopToken&)>& body);
+
+  // Stops the background thread. The engine can still be driven by callers. Idempotent.
+  void stop_background();
+
+  // Operations posted and not yet completed.
+  std::size_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
+
+ private:
+  class Turn;  // holds the baton for a scope
+  using Ops = std::vector<std::shared_ptr<Op>>;
+
+  // On its way from the holder of the baton to its completion, which runs when the baton was given back.
+  struct Ended {
+    std::shared_ptr<Op> op;
+    std::optional<Status> status;  // nothing: the transport ended it, finish() is still to come
+  };
+
+  // With the baton.
+  void admit(LoopToken& token, std::shared_ptr<Op> op);
+  void admit_intake(LoopToken& token);
+  void poll(LoopToken& token, const Op* until, int turns);
+  void expire(LoopToken& token, Clock::time_point now);
+  void abandon_all(LoopToken& token);
+
+  // Without it.
+  Clock::time_point drive(const Op* until, int polls);
+  Clock::time_point turn(Parker& parker, const Op* until);
+  void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
+  void serve_intake();
+  void deliver(std::vector<Ended> ended);
+  Status failure_of(const std::shared_ptr<Op>& op, const Status& reason);
+  Status result_of(const std::shared_ptr<Op>& op);
+  bool complete(Op& op, Status status);
+  Status time_out(const Op& op);
+  Status given_up(const Op& op) const;
+
+  void background();
+  void nap(Clock::duration duration);
+  void sleep_until_work();
+  bool background_has_work() const;
+  void wake_background_if_needed();
+
+  const ParkPolicy policy_;
+  const Bell bell_;
+
+  Mutex baton_;
+  Pollable& transport_ TUCC_GUARDED_BY(baton_);
+  Ops in_flight_ TUCC_GUARDED_BY(baton_);
+  std::vector<Ended> ended_ TUCC_GUARDED_BY(baton_);
+  Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before
+
+  // Written with the baton, read by anyone who rests.
+  std::atomic<std::uint64_t> activity_{0};                  // counts what happened to operations
+  std::atomic<microseconds> patience_{microseconds(0)};     // the longest of those in flight
+  std::atomic<bool> all_announced_{true};                   // whether each of those in flight is
+
+  Mutex intake_mutex_;  // many callers append, the holder of the baton takes all: a message queue
+  Ops intake_ TUCC_GUARDED_BY(intake_mutex_);
+  std::atomic<std::size_t> intake_size_{0};
+
+  std::atomic<std::size_t> outstanding_{0};
+  std::atomic<int> waiting_{0};  // threads inside wait()
+
+  std::atomic<bool> left_behind_{false};
+  std::atomic<bool> failed_{false};
+  Mutex failure_mutex_;  // the first of several threads that report a failure wins
+  Status failure_;       // written once before failed_
+
+  std::mutex background_mutex_;  // for the condition variable: the background thread sleeps here and nowhere else
+  std::condition_variable background_wake_;
+  std::atomic<bool> background_asleep_{false};
+  std::atomic<bool> stopping_{false};
+  std::thread background_;
+};
+
+}  // namespace torch_ucc

@@ -1,0 +1,28 @@
+// c10d's Store as bootstrap's KvStore.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bootstrap/kv_store.h"
+#include "compat/torch_compat.h"
+
+namespace torch_ucc {
+
+// Whatever the store throws becomes a StatusError (transport). As thread safe as the store.
+class C10dStore final : public KvStore {
+ public:
+  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store);
+
+  void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> get(const std::string& key) override;
+  std::vector<std::string> get_all(const std::vector<std::string>& keys) override;
+  std::int64_t add(const std::string& key, std::int64_t amount) override;
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+};
+
+}  // namespace torch_ucc

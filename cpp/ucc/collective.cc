@@ -1,0 +1,94 @@
+#include "ucc/collective.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ucc/status.h"
+
+namespace torch_ucc {
+namespace {
+
+std::size_t count_pieces(const ucc_coll_args_t& args, const Pieces& pieces) {
+  return pieces.count == 0 ? 1 : (args.dst.info.count + pieces.count - 1) / pieces.count;
+}
+
+}  // namespace
+
+Collective::Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces)
+    : team_(std::move(team)), args_(args), pieces_(pieces), total_(count_pieces(args, pieces)) {}
+
+Status Collective::start(LoopToken& token) {
+  ticket_ = team_->take_ticket(token);
+  post_pieces(token);
+  return status_;
+}
+
+void Collective::post_pieces(LoopToken& token) {
+  if (all_posted() || !team_->serves(token, ticket_)) {
+    return;
+  }
+  while (!all_posted() && posted_ - ended_ < pieces_.window) {
+    status_ = post_next(token);
+    if (!status_.ok()) {
+      team_->pass_turn(token);
+      return;
+    }
+  }
+  if (all_posted()) {
+    team_->pass_turn(token);
+  }
+}
+
+Status Collective::post_next(LoopToken& token) {
+  ucc_coll_args_t args = args_;
+  if (pieces_.count != 0) {
+    const std::size_t first = posted_ * pieces_.count;
+    args.dst.info.buffer = static_cast<char*>(args_.dst.info.buffer) + first * pieces_.element_size;
+    args.dst.info.count = std::min(pieces_.count, args_.dst.info.count - first);
+    args.src.info = args.dst.info;
+  }
+  ucc_coll_req_h request = nullptr;
+  if (const ucc_status_t status = ucc_collective_init(&args, &request, team_->handle(token)); status != UCC_OK) {
+    Status failure = from_ucc(status, "ucc_collective_init");
+    // Refused before anything was sent, the team is as it was; later pieces are another matter.
+    return posted_ == 0 ? failure : Status(StatusCode::transport, failure.message());
+  }
+  if (const ucc_status_t status = ucc_collective_post(request); status != UCC_OK) {
+    return Status(StatusCode::transport, from_ucc(status, "ucc_collective_post").message());
+  }
+  requests_[posted_++ % Pieces::kMaxWindow] = request;
+  return {};
+}
+
+Op::State Collective::poll(LoopToken& token) {
+  token.check();
+  const std::size_t before = ended_ + posted_;
+  while (ended_ < posted_) {
+    ucc_coll_req_h& request = requests_[ended_ % Pieces::kMaxWindow];
+    const ucc_status_t status = ucc_collective_test(request);
+    if (status == UCC_INPROGRESS) {
+      break;
+    }
+    if (status != UCC_OK) {
+      status_ = from_ucc(status, "ucc_collective_test");
+      return State::ended;  // the request stays: UCC may still use what belongs to it
+    }
+    ucc_collective_finalize(std::exchange(request, nullptr));
+    ++ended_;
+  }
+  post_pieces(token);
+  if (!status_.ok() || ended_ == total_) {
+    return State::ended;
+  }
+  return ended_ + posted_ == before ? State::in_flight : State::advanced;
+}
+
+// A gigabyte a second, which a slow network does not reach: those who wait then sleep between polls, in short pauses.
+microseconds Collective::patience() const {
+  constexpr std::size_t kBytesPerMicrosecond = 1000;
+  const std::size_t element = pieces_.count == 0 ? 1 : pieces_.element_size;
+  const std::size_t elements = pieces_.count == 0 ? std::max(args_.dst.info.count, args_.src.info.count) : pieces_.count;
+  return microseconds(elements * element / kBytesPerMicrosecond);
+}
+
+}  // namespace torch_ucc

@@ -1,0 +1,55 @@
+// One collective on a team, whole or in pieces.
+#pragma once
+
+#include <ucc/api/ucc.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "progress/op.h"
+#include "ucc/team.h"
+
+namespace torch_ucc {
+
+// How to cut an allreduce. The same on every rank, or the pieces do not match.
+struct Pieces {
+  std::size_t count = 0;         // elements of a piece; 0: in one piece
+  std::size_t element_size = 0;  // bytes
+  unsigned window = 1;           // pieces in flight, 1..kMaxWindow
+
+  static constexpr unsigned kMaxWindow = 8;
+};
+
+// The buffers behind `args` must live until the operation ended; a request that never ends is leaked.
+class Collective : public Op {
+ public:
+  Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces);
+
+  Status start(LoopToken& token) final;
+  State poll(LoopToken& token) final;
+  Status transport_status() const final { return status_; }
+  void announce() const final { team_->ring_members(); }
+  bool is_announced() const final { return team_->all_members_ring(); }
+  microseconds patience() const final;
+  const void* scope() const final { return team_.get(); }
+
+ private:
+  void post_pieces(LoopToken& token);
+  Status post_next(LoopToken& token);
+  bool all_posted() const { return posted_ == total_; }
+
+  const std::shared_ptr<UccTeam> team_;
+  const ucc_coll_args_t args_;
+  const Pieces pieces_;
+  const std::size_t total_;  // pieces
+  std::size_t posted_ = 0;
+  std::size_t ended_ = 0;
+  std::uint64_t ticket_ = 0;
+  std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
+  Status status_;
+};
+
+}  // namespace torch_ucc

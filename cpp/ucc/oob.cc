@@ -1,0 +1,91 @@
+#include "ucc/oob.h"
+
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "bootstrap/backoff.h"
+
+namespace torch_ucc {
+
+struct Oob::Request {
+  Oob& oob;
+  Exchange exchange;
+  char* all;
+  std::size_t size;
+  Backoff backoff;
+};
+
+Oob::Oob(KvStore& store, std::string scope, int rank, int size)
+    : store_(store), scope_(std::move(scope)), rank_(rank), size_(size) {}
+
+ucc_context_oob_coll_t Oob::params() {
+  ucc_context_oob_coll_t params{};
+  params.allgather = allgather;
+  params.req_test = test;
+  params.req_free = free;
+  params.coll_info = this;
+  params.n_oob_eps = static_cast<std::uint32_t>(size_);
+  params.oob_ep = static_cast<std::uint32_t>(rank_);
+  return params;
+}
+
+ucc_status_t Oob::failed(Status reason) {
+  if (closing_) {
+    return UCC_OK;
+  }
+  failure_ = std::move(reason);
+  return UCC_ERR_NO_MESSAGE;
+}
+
+// C callbacks: nothing may be thrown through UCC.
+ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self, void** request) {
+  auto& oob = *static_cast<Oob*>(self);
+  *request = nullptr;
+  try {
+    const std::string name = oob.scope_ + "/oob/" + std::to_string(oob.calls_++);
+    *request = new Request{
+        oob, Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
+        static_cast<char*>(all), size, {}};
+    return UCC_OK;
+  } catch (const std::exception& error) {
+    return oob.failed(Status(StatusCode::transport, error.what()));
+  }
+}
+
+ucc_status_t Oob::test(void* handle) {
+  if (handle == nullptr) {
+    return UCC_OK;  // allgather() failed while closing
+  }
+  auto& request = *static_cast<Request*>(handle);
+  Oob& oob = request.oob;
+  try {
+    const auto values = request.exchange.poll();
+    if (!values) {
+      if (oob.deadline_.passed()) {
+        return oob.failed(Status(StatusCode::timeout, "timed out while the ranks exchanged addresses over the store"));
+      }
+      request.backoff.sleep();  // UCC calls again at once
+      return UCC_INPROGRESS;
+    }
+    char* at = request.all;
+    for (const std::string& value : *values) {
+      if (value.size() != request.size) {
+        return oob.failed(Status(StatusCode::transport, "a rank published an address of the wrong size: versions of UCC differ?"));
+      }
+      std::memcpy(at, value.data(), value.size());
+      at += value.size();
+    }
+    return UCC_OK;
+  } catch (const std::exception& error) {
+    return oob.failed(Status(StatusCode::transport, error.what()));
+  }
+}
+
+ucc_status_t Oob::free(void* handle) {
+  delete static_cast<Request*>(handle);
+  return UCC_OK;
+}
+
+}  // namespace torch_ucc

@@ -1,0 +1,53 @@
+// UCC's out-of-band allgather, carried by the store.
+#pragma once
+
+#include <ucc/api/ucc.h>
+
+#include <string>
+
+#include "base/deadline.h"
+#include "base/status.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/kv_store.h"
+
+namespace torch_ucc {
+
+// UCC calls it while a context is created and while it is destroyed, so it must outlive the context. One call at a time.
+class Oob {
+ public:
+  // `scope` prefixes every key and must be new for this context.
+  Oob(KvStore& store, std::string scope, int rank, int size);
+  Oob(const Oob&) = delete;
+  Oob& operator=(const Oob&) = delete;
+
+  // The parameters to hand to UCC; they point to this object.
+  ucc_context_oob_coll_t params();
+
+  // Exchanges under way fail when it passes.
+  void set_deadline(Deadline deadline) { deadline_ = deadline; }
+
+  // From now on a store that is gone counts as a peer that is done: the process that hosted it has left already.
+  void set_closing() { closing_ = true; }
+
+  // Why UCC was told that an exchange failed: UCC itself keeps only a number.
+  const Status& failure() const { return failure_; }
+
+ private:
+  struct Request;
+
+  static ucc_status_t allgather(void* mine, void* all, std::size_t size, void* self, void** request);
+  static ucc_status_t test(void* request);
+  static ucc_status_t free(void* request);
+  ucc_status_t failed(Status reason);
+
+  KvStore& store_;
+  const std::string scope_;
+  const int rank_;
+  const int size_;
+  int calls_ = 0;
+  bool closing_ = false;
+  Deadline deadline_;
+  Status failure_;
+};
+
+}  // namespace torch_ucc

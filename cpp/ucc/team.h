@@ -1,0 +1,96 @@
+// One UCC team: the processes of a group within a context.
+#pragma once
+
+#include <ucc/api/ucc.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "progress/bell.h"
+#include "progress/loop_token.h"
+#include "progress/op.h"
+#include "ucc/context.h"
+
+namespace torch_ucc {
+
+// How the members of a team wake each other.
+struct Bells {
+  std::vector<const Bell*> on_host;  // of the other members on this host; they outlive the team
+  bool complete = false;             // there are no members elsewhere
+};
+
+class UccTeam {
+ public:
+  // `id` is 1..kMaxId, and unlike that of any other live team of the context. `members` are positions in the context, by
+  // rank of the team; `rank` is ours. Creating it involves the members only, and on tl_ucp sends nothing.
+  UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells);
+  // Leaks the team unless destroy() was called: there is no baton here.
+  ~UccTeam() = default;
+  UccTeam(const UccTeam&) = delete;
+  UccTeam& operator=(const UccTeam&) = delete;
+
+  static constexpr int kMaxId = 32767;
+
+  ucc_status_t create_post(LoopToken& token, UccContext& context);
+  ucc_status_t create_test(LoopToken& token);
+  // Nothing may be in flight on the team. Local.
+  void destroy(LoopToken& token);
+
+  ucc_team_h handle(LoopToken& token) const {
+    token.check();
+    return handle_;
+  }
+  void ring_members() const {
+    for (const Bell* bell : bells_.on_host) {
+      bell->ring();
+    }
+  }
+  bool all_members_ring() const { return bells_.complete; }
+  int size() const { return static_cast<int>(members_.size()); }
+
+  // UCC matches collectives by the order in which a team initialises them, and a large one is initialised piece by piece.
+  // So each takes a ticket when it starts, initialises while its ticket is served, and then passes the turn on.
+  std::uint64_t take_ticket(LoopToken& token) {
+    token.check();
+    return next_ticket_++;
+  }
+  bool serves(LoopToken& token, std::uint64_t ticket) const {
+    token.check();
+    return serving_ == ticket;
+  }
+  void pass_turn(LoopToken& token) {
+    token.check();
+    ++serving_;
+  }
+
+ private:
+  const std::uint16_t id_;
+  std::vector<std::uint64_t> members_;  // UCC keeps a pointer into it
+  const int rank_;
+  const Bells bells_;
+  ucc_team_h handle_ = nullptr;
+  std::uint64_t next_ticket_ = 0;
+  std::uint64_t serving_ = 0;
+};
+
+// Creates a team, polled by the engine. The team must live until it ended.
+class CreateTeam : public Op {
+ public:
+  CreateTeam(std::shared_ptr<UccTeam> team, UccContext& context, std::string name);
+  Status start(LoopToken& token) override;
+  State poll(LoopToken& token) override;
+  Status transport_status() const override { return status_; }
+  const void* scope() const override { return team_.get(); }
+  std::string describe() const override { return "creating group '" + name_ + "'"; }
+
+ private:
+  const std::shared_ptr<UccTeam> team_;
+  UccContext& context_;
+  const std::string name_;
+  Status status_;
+};
+
+}  // namespace torch_ucc

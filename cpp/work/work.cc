@@ -1,0 +1,73 @@
+#include "work/work.h"
+
+#include <utility>
+
+#include "work/errors.h"
+
+namespace torch_ucc {
+
+UccWork::UccWork(std::shared_ptr<WorkHome> home, std::shared_ptr<Op> op, int rank, c10d::OpType type, std::uint64_t seq,
+                 std::vector<at::Tensor> outputs)
+    : Work(rank, type), home_(std::move(home)), op_(std::move(op)), seq_(seq), outputs_(std::move(outputs)) {}
+
+bool UccWork::isCompleted() {
+  if (ended() || home_->engine.settled(*op_)) {
+    return true;
+  }
+  home_->engine.drive_in_background();  // a caller who only ever asks must still see it end
+  return false;
+}
+
+bool UccWork::isSuccess() const { return op_ == nullptr || !ended() || op_->completion().status().ok(); }
+
+std::exception_ptr UccWork::exception() const {
+  return isSuccess() ? nullptr : exception_for_user(op_->completion().status());
+}
+
+std::vector<at::Tensor> UccWork::result() { return outputs_; }
+
+void UccWork::synchronize() {}
+
+bool UccWork::wait(std::chrono::milliseconds timeout) {
+  if (op_ == nullptr) {
+    return true;
+  }
+  const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout);
+  if (!home_->engine.wait(*op_, deadline)) {
+    throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " + op_->describe() +
+                                                   "; the operation goes on and can be waited for again"));
+  }
+  if (!op_->completion().status().ok()) {
+    throw_for_user(op_->completion().status());
+  }
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
+  const std::lock_guard<std::mutex> lock(future_mutex_);
+  if (future_) {
+    return future_;
+  }
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  if (op_ == nullptr) {
+    future_->markCompleted(c10::IValue(outputs_));
+    return future_;
+  }
+  auto end = [future = future_, op = op_, outputs = outputs_] {
+    const Status& status = op->completion().status();
+    if (status.ok()) {
+      future->markCompleted(c10::IValue(outputs));
+    } else {
+      future->setError(exception_for_user(status));
+    }
+  };
+  if (op_->completion().done()) {
+    end();
+    return future_;
+  }
+  op_->completion().on_done([home = home_, end = std::move(end)]() mutable { home->delivery.run(std::move(end)); });
+  home_->engine.drive_in_background();
+  return future_;
+}
+
+}  // namespace torch_ucc

@@ -1,0 +1,57 @@
+// The promise made to PyTorch for one operation.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "compat/torch_compat.h"
+#include "progress/engine.h"
+#include "progress/op.h"
+#include "work/delivery.h"
+
+namespace torch_ucc {
+
+// What a Work needs of the group it belongs to, alive as long as the Work is.
+struct WorkHome {
+  Engine& engine;
+  Delivery& delivery;
+};
+
+// Dropping it does not end the operation. All members may be called from any thread; none needs the GIL.
+class UccWork final : public c10d::Work {
+ public:
+  // An operation that was posted. `op` null: complete from the start, nothing had to be sent.
+  UccWork(std::shared_ptr<WorkHome> home, std::shared_ptr<Op> op, int rank, c10d::OpType type, std::uint64_t seq,
+          std::vector<at::Tensor> outputs);
+
+  bool isCompleted() override;  // never blocks
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+
+  // Drives progress itself where it can. Throws what the operation failed with. A `timeout` (0: none) bounds this wait only:
+  // it throws when that passes, the operation goes on and may be waited for again.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+
+  // Completes with the tensors, or with the error, on a thread of `delivery`.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+  std::uint64_t getSequencenumber() const override { return seq_; }
+
+ private:
+  bool ended() const { return op_ == nullptr || op_->completion().done(); }
+
+  const std::shared_ptr<WorkHome> home_;
+  const std::shared_ptr<Op> op_;
+  const std::uint64_t seq_;
+  const std::vector<at::Tensor> outputs_;
+
+  std::mutex future_mutex_;  // two threads may ask for the future at once; it is made only when asked for
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace torch_ucc

@@ -1,0 +1,26 @@
+"""PyTorch collectives over UCC and UCX.
+
+Nothing needs to be imported from here to use the backend: `import torch` registers it, and
+`torch.distributed.init_process_group("ucc")` creates a group. `import torch` runs this file: it stays light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_ucc._autoload import autoload
+
+if TYPE_CHECKING:
+    from torch_ucc._describe import describe as describe
+
+__all__ = ["describe"]
+
+autoload()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "describe":
+        from torch_ucc._describe import describe
+
+        return describe
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

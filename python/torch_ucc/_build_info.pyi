@@ -1,0 +1,6 @@
+TORCH: str
+UCC: str
+UCX: str
+UCC_BUNDLED: bool
+UCC_PREFIX: str
+UCX_PREFIX: str

@@ -1,0 +1,52 @@
+"""The one way to the compiled module: checked against the running torch, with its libraries loaded first."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+
+from torch_ucc import _libraries
+
+
+class BuildInfo(Protocol):
+    """The part of the generated _build_info that the check reads."""
+
+    TORCH: str
+
+
+@functools.cache
+def core() -> Any:
+    """torch_ucc._core.
+
+    Raises ImportError, in a sentence: it was built for another torch or not at all, or UCC or UCX is missing.
+    """
+    info = _build_info()
+    check_torch(info, torch.__version__)
+    _libraries.preload(info.UCC_PREFIX, info.UCX_PREFIX)
+    return importlib.import_module("torch_ucc._core")
+
+
+def check_torch(info: BuildInfo, running: str) -> None:
+    """The extension uses torch's C++ classes, whose layout changes from one minor release to the next."""
+    if _release(info.TORCH) != _release(running):
+        raise ImportError(
+            f"torch_ucc was built for torch {info.TORCH}, but torch {running} is running: rebuild it against "
+            f"this one, in its source folder with ci/setup or `pip install --force-reinstall --no-deps .`."
+        )
+
+
+def _release(version: str) -> tuple[str, ...]:
+    return tuple(version.split("+")[0].split(".")[:2])
+
+
+def _build_info() -> ModuleType:
+    try:
+        return importlib.import_module("torch_ucc._build_info")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"torch_ucc in {__file__} was never built: run ci/setup, and import it from outside its sources."
+        ) from error

@@ -1,0 +1,99 @@
+"""Registration with torch.distributed, and the creator that it calls for each new group.
+
+Imported by `import torch`: nothing here may be slow, or import the extension, before a group is created.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import warnings
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.distributed import Backend
+
+NAMES = ("ucc", "torch_ucc")
+"""The second name is for a torch that has a backend "ucc" of its own, which torch asks first."""
+
+CLOSE_AT_EXIT = timedelta(milliseconds=500)
+"""How long a process that ends without closing its groups waits for peers which end alike."""
+
+DEVICES = ["cpu", "cuda"]  # a list: torch would iterate over the letters of a string
+
+
+def register() -> None:
+    """Make the names known to torch.distributed, if this torch has it. Idempotent."""
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed import Backend, is_ucc_available
+
+    if all(_is_ours(Backend, name) for name in NAMES):
+        return
+    shadowed = is_ucc_available()
+    for name in NAMES:
+        Backend.register_backend(name, _create, extended_api=True, devices=list(DEVICES))
+    _help_torch_find_us(Backend, "torch_ucc" if shadowed else "ucc")
+    if shadowed:
+        warnings.warn(
+            'This torch has a "ucc" backend of its own and prefers it: "torch_ucc" names that of torch-ucc.',
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _is_ours(backend: type[Backend], name: str) -> bool:
+    plugin = backend._plugins.get(name.upper())
+    return plugin is not None and plugin.creator_fn is _create
+
+
+def _help_torch_find_us(backend: type[Backend], name: str) -> None:
+    """Have "cpu:gloo,cuda:ucc" end with a default backend.
+
+    For a map without nccl, torch 2.13 takes the first plugin as the default if its key is among the map's
+    values. Keys are upper-case and values lower-case, so it never is, and the group is left undefined: its
+    name and its hooks fail. A lower-case key in first place makes the comparison what it was meant to be;
+    plugins are otherwise looked up by upper-case key only.
+    """
+    plugins = dict(backend._plugins)
+    backend._plugins.clear()
+    backend._plugins.update({name: plugins[name.upper()], **plugins})
+
+
+def _create(group: Any, options: Any) -> Any:
+    """Called by torch on each member of a new group; returns the c10d backend.
+
+    `group` is torch's _DistributedBackendOptions, `options` the pg_options of the user or None.
+    """
+    from torch_ucc import _extension
+
+    core = _extension.core()
+    if options is not None and not isinstance(options, core.Options):
+        raise TypeError(
+            f"pg_options of a ucc group must be torch_ucc._core.Options, not {type(options).__name__}"
+        )
+    return core.create_backend(
+        store=group.store,
+        rank=group.group_rank,
+        size=group.group_size,
+        timeout=group.timeout,
+        group_id=group.group_id,
+        # Empty means the default group.
+        global_ranks=list(group.global_ranks_in_group) or list(range(group.group_size)),
+        settings=_settings(),
+    )
+
+
+@functools.cache
+def _settings() -> Any:
+    """Those of this process, read at its first group and then fixed."""
+    from torch_ucc import _extension, config
+
+    core = _extension.core()
+    chosen = config.from_environment()
+    # For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all.
+    atexit.register(core.close_all, min(chosen.close_timeout, CLOSE_AT_EXIT))
+    return config.native(chosen, core.Settings())

@@ -1,0 +1,122 @@
+"""Command line of the bench. Exit status: 0 measured; 1 something could not be measured; with --assert also
+2 a target was missed, 3 the machine was too noisy to tell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from torch_ucc.bench import machine, report, targets
+from torch_ucc.bench.cases import OPS, make_cases, parse_size
+from torch_ucc.bench.driver import Bench
+from torch_ucc.bench.figures import Samples
+from torch_ucc.bench.peers import PEERS
+
+IDLE_PEERS = "ucc,gloo"
+QUIET_CORES = 0.1  # more than that beside the bench, and its figures are in doubt
+
+
+def names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="ci/bench",
+        description="Times collectives beside those of other libraries.",
+        epilog=__doc__,
+    )
+    add = parser.add_argument
+    add("--ops", type=names, default=list(OPS), help=f"of {','.join(OPS)}")
+    add("--sizes", type=names, help="bytes a rank, like 4,64K,1M; default: each op's usual ones")
+    add("--ranks", type=names, default=["2", "4"], help="default 2,4")
+    add("--peers", type=names, help=f"of {','.join(PEERS)}; default all, with --idle {IDLE_PEERS}")
+    add("--repetitions", type=int, help="turns of all peers; default 8, with --idle 3")
+    add("--case-seconds", type=float, default=0.2, help="time for one case in one turn; default %(default)s")
+    add("--cores", type=int, default=2, help="keep all ranks to so many cores; default 2")
+    add("--idle", action="store_true", help="measure instead what idling and waiting cost")
+    add("--idle-seconds", type=float, default=10.0, help="with --idle: how long a group idles")
+    add("--late-seconds", type=float, default=5.0, help="with --idle: how late the late rank is")
+    add("--trials", type=int, default=10, help="with --idle: late arrivals timed in a turn")
+    add("--assert", dest="strict", action="store_true", help="fail unless every target was seen met")
+    add("--json", type=Path, metavar="FILE", help="write everything there")
+    add("--list-mpi-peers", action="store_true", help="only print which MPI environments this run needs")
+    args = parser.parse_args(arguments)
+    args.peers = args.peers or (names(IDLE_PEERS) if args.idle else list(PEERS))
+    args.repetitions = args.repetitions or (3 if args.idle else 8)
+    for name in args.peers:
+        if name not in PEERS:
+            parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
+        if args.idle and not PEERS[name].is_torch:
+            parser.error(f"--idle measures torch backends, not {name}")
+    try:
+        args.ranks = [int(ranks) for ranks in args.ranks]
+        args.cases = make_cases(args.ops, [parse_size(size) for size in args.sizes] if args.sizes else None)
+    except ValueError as error:
+        parser.error(str(error))
+    return args
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = parse(arguments)
+    if args.list_mpi_peers:
+        print(*(name for name in args.peers if not PEERS[name].is_torch))
+        return 0
+    cores = machine.keep_to_cores(args.cores)
+    about = machine.describe(cores)
+    print(f"{about['cpu']}, {about['cores']} of {about['cores_of_machine']} cores, torch {about['torch']}\n")
+
+    start = machine.Clock.now()
+    total = args.repetitions * len(args.peers) * (1 if args.idle else len(args.ranks))
+    with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
+
+        def notice(text: str) -> None:
+            bar.set_description(text, refresh=False)
+            bar.update()
+
+        bench = Bench([PEERS[name] for name in args.peers], args.repetitions, notice)
+        if args.idle:
+            bench.time_waits(args.idle_seconds, args.late_seconds, args.trials)
+        else:
+            for ranks in args.ranks:
+                bench.time_cases(ranks, args.cases, args.case_seconds)
+    load = machine.foreign_load(start, machine.Clock.now())
+
+    samples = Samples(bench.samples)
+    for ranks in args.ranks if samples.all else []:
+        print(report.cases_table(samples, ranks, args.peers), end="\n\n")
+    if bench.waits:
+        print(report.waits_table(bench.waits), end="\n\n")
+    judgements = (
+        targets.judge_waits(bench.waits) if args.idle else targets.judge_ratios(samples, report.format_case)
+    )
+    print(report.targets_table(judgements), end="\n\n")
+    print(
+        f"Other processes used {load:.2f} cores meanwhile."
+        + (" Too much: repeat on a quiet machine." * (load > 0.1))
+    )
+    for failure in bench.failures:
+        print(f"NOT MEASURED: {failure}", file=sys.stderr)
+
+    if args.json:
+        settings: dict[str, object] = {key: str(value) for key, value in vars(args).items()}
+        about["foreign_load_cores"] = load
+        data = report.as_data(about, settings, samples, bench.waits, judgements, bench.failures)
+        args.json.write_text(json.dumps(data, indent=1) + "\n")
+    return exit_status(bool(bench.failures), args.strict, {item.verdict for item in judgements})
+
+
+def exit_status(failed: bool, strict: bool, verdicts: set[targets.Verdict]) -> int:
+    if failed or (strict and targets.Verdict.ABSENT in verdicts):
+        return 1
+    if strict and targets.Verdict.MISSED in verdicts:
+        return 2
+    return 3 if strict and targets.Verdict.NOISY in verdicts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Runs the peers one at a time, in turns, so that nothing of ours runs beside the one that is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+
+from torch_ucc.bench.cases import Case
+from torch_ucc.bench.figures import Sample
+from torch_ucc.bench.peers import Peer, Start, commands
+from torch_ucc.bench.targets import Waits
+
+STARTUP_LIMIT = 60.0  # seconds for ranks to start, meet and end
+CASE_LIMIT = 20.0  # seconds for one case, far above what the slowest peer takes
+
+Notice = Callable[[str], None]
+
+
+class MeasureError(RuntimeError):
+    """A peer gave no figures; the message ends with what its ranks printed."""
+
+
+def stop(processes: Sequence[subprocess.Popen[bytes]], request: signal.Signals) -> None:
+    """Ends what still runs, each with all it started: asks first, insists after five seconds."""
+    for how, patience in ((request, 5.0), (signal.SIGKILL, None)):
+        left = [process for process in processes if process.poll() is None]
+        for process in left:
+            os.killpg(process.pid, how)  # each leads its own group
+        for process in left:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+
+
+def run_all(starts: Sequence[Start], limit: float, request: signal.Signals) -> str | None:
+    """Runs these processes together until all ended, one failed, or `limit` seconds passed.
+
+    Returns None, or why it failed with what they printed. None of them runs any more.
+    """
+    with tempfile.TemporaryFile() as output:
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for command, extra in starts:
+                environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **extra}
+                process = subprocess.Popen(
+                    command, env=environment, stdout=output, stderr=output, start_new_session=True
+                )
+                processes.append(process)
+            deadline = time.monotonic() + limit
+            while True:
+                codes = [process.poll() for process in processes]
+                if all(code == 0 for code in codes):
+                    return None
+                failed = next((code for code in codes if code not in (0, None)), None)
+                if failed is not None or time.monotonic() > deadline:
+                    reason = f"no end after {limit:.0f} s" if failed is None else f"exit status {failed}"
+                    break
+                time.sleep(0.05)
+        finally:
+            stop(processes, request)
+        output.seek(0)
+        return f"{reason}\n" + output.read().decode(errors="replace")[-4000:]
+
+
+def run_peer(peer: Peer, ranks: int, program: str, arguments: list[str], limit: float) -> Any:
+    """Starts `ranks` ranks of `peer` and returns what its rank 0 wrote. Throws MeasureError."""
+    # The ranks meet here, so that none of them has to serve the others; the store sleeps while they measure.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "figures.json"
+        starts = commands(peer, ranks, program, [*arguments, "--output", str(output)], store.port)
+        try:
+            # An aborted rank prints its Python stack; an MPI launcher has to end its own ranks.
+            failure = run_all(starts, limit, signal.SIGABRT if peer.is_torch else signal.SIGTERM)
+        except FileNotFoundError as error:
+            failure = f"{error}; ci/bench makes the environments of the MPI peers"
+        if failure is None and not output.exists():
+            failure = "its rank 0 wrote no figures"
+        if failure is not None:
+            raise MeasureError(f"{peer.name}, {ranks} ranks: {failure}")
+        return json.loads(output.read_text())
+
+
+def turns(peers: Sequence[Peer], repetitions: int) -> list[tuple[int, Peer]]:
+    """A B C A B C ...: neighbours in time are compared, so that a slow minute hits all alike."""
+    return [(repetition, peer) for repetition in range(repetitions) for peer in peers]
+
+
+class Bench:
+    """Collects samples and failures. A peer that fails is left out of the turns that are left."""
+
+    def __init__(self, peers: Sequence[Peer], repetitions: int, notice: Notice) -> None:
+        self.peers, self.repetitions, self.notice = peers, repetitions, notice
+        self.samples: list[Sample] = []
+        self.waits: Waits = {}
+        self.failures: list[str] = []
+
+    def _attempt(self, broken: set[str], peer: Peer, *what: Any) -> Any:
+        if peer.name in broken:
+            return None
+        try:
+            return run_peer(peer, *what)
+        except MeasureError as error:
+            broken.add(peer.name)
+            self.failures.append(str(error))
+            return None
+
+    def time_cases(self, ranks: int, cases: Sequence[Case], case_seconds: float) -> None:
+        arguments = ["--cases", ",".join(map(str, cases)), "--case-seconds", str(case_seconds)]
+        limit = STARTUP_LIMIT + len(cases) * (CASE_LIMIT + case_seconds)
+        broken: set[str] = set()
+        for repetition, peer in turns(self.peers, self.repetitions):
+            self.notice(f"{peer.name}, {ranks} ranks, repetition {repetition + 1}")
+            for row in self._attempt(broken, peer, ranks, "worker.py", arguments, limit) or []:
+                case = Case(row["op"], row["bytes"])
+                self.samples.append(Sample(peer.name, ranks, case, repetition, row["seconds"]))
+
+    def time_waits(self, idle_seconds: float, late_seconds: float, trials: int) -> None:
+        broken: set[str] = set()
+        limit = STARTUP_LIMIT + idle_seconds + late_seconds + trials
+        for repetition, peer in turns(self.peers, self.repetitions):
+            self.notice(f"{peer.name}, idle and late, repetition {repetition + 1}")
+            arguments = ["--idle-seconds", str(idle_seconds), "--late-seconds", str(late_seconds)]
+            arguments += ["--trials", str(trials), "--seed", str(repetition)]
+            result = self._attempt(broken, peer, 2, "waiting.py", arguments, limit) or {}
+            for what, values in result.items():
+                self.waits.setdefault(peer.name, {}).setdefault(what, []).extend(values)

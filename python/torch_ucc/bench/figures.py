@@ -1,0 +1,68 @@
+"""From samples to figures: medians, how sure they are, and ratios of neighbours in time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_ucc.bench.cases import Case
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one run of one peer gave for one case."""
+
+    peer: str
+    ranks: int
+    case: Case
+    repetition: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A median, and the interval that holds the true one with 95 % confidence; of few samples, all."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """Half the interval, relative to the median."""
+        return (self.high - self.low) / 2 / self.median if self.median else 0.0
+
+
+def figure(values: Sequence[float]) -> Figure:
+    """Distribution-free: the order statistics 1.96 standard deviations of Binomial(n, 1/2) off the middle."""
+    ordered = sorted(values)
+    skip = max(0, math.floor(len(ordered) / 2 - 0.98 * math.sqrt(len(ordered))))
+    return Figure(statistics.median(ordered), ordered[skip], ordered[len(ordered) - 1 - skip])
+
+
+class Samples:
+    """All samples of a run, looked up by peer, ranks and case."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.all = list(samples)
+        self._by_key: dict[tuple[str, int, Case], dict[int, float]] = {}
+        for sample in samples:
+            of_cell = self._by_key.setdefault((sample.peer, sample.ranks, sample.case), {})
+            of_cell[sample.repetition] = sample.seconds
+
+    def cell(self, peer: str, ranks: int, case: Case) -> Figure | None:
+        values = self._by_key.get((peer, ranks, case))
+        return figure(list(values.values())) if values else None
+
+    def ratio(self, above: str, below: str, ranks: int, case: Case) -> Figure | None:
+        """Times of `above` over times of `below`, paired by repetition: what slows the machine slows both."""
+        top = self._by_key.get((above, ranks, case), {})
+        bottom = self._by_key.get((below, ranks, case), {})
+        pairs = [top[repetition] / bottom[repetition] for repetition in sorted(top.keys() & bottom.keys())]
+        return figure(pairs) if pairs else None
+
+    def fastest(self, peers: Sequence[str], ranks: int, case: Case) -> str | None:
+        cells = {peer: cell for peer in peers if (cell := self.cell(peer, ranks, case))}
+        return min(cells, key=lambda peer: cells[peer].median) if cells else None

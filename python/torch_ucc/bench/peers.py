@@ -1,0 +1,66 @@
+"""Who is measured, and how the ranks of each are started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Peer:
+    """`launcher` starts all ranks of an MPI peer, from the peer's own environment; torch peers have none."""
+
+    name: str
+    launcher: tuple[str, ...] = ()
+
+    @property
+    def is_torch(self) -> bool:
+        return not self.launcher
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("ucc"),
+        Peer("gloo"),
+        Peer("fake"),
+        # Shared memory only; the binding of ranks to cores is left to each MPI, so that each is at its best.
+        Peer("openmpi", ("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",
+                         "--mca", "btl", "self,sm", "-n")),
+        Peer("mpich", ("mpiexec", "-launcher", "fork", "-iface", "lo", "-n")),
+    )
+}  # fmt: skip
+
+
+def peers_home() -> Path:
+    """Where `ci/bench` keeps the environments of the MPI peers, one folder a peer."""
+    return Path(os.environ.get("TORCH_UCC_BENCH_PEERS", ".deps/peers"))
+
+
+Start = tuple[list[str], dict[str, str]]  # a command, and what it adds to the environment
+
+
+def commands(peer: Peer, ranks: int, program: str, arguments: list[str], port: int) -> list[Start]:
+    """The processes to start for `ranks` ranks of `peer`. `program` is a file of this folder.
+
+    `port` is that of a TCPStore on the loopback, which torch peers meet at.
+    """
+    script = str(HERE / program)
+    if peer.launcher:
+        home = peers_home().absolute() / peer.name / "bin"
+        launcher, *options = peer.launcher
+        ranks_of_peer = [str(ranks), str(home / "python"), script, *arguments]
+        return [([str(home / launcher), *options, *ranks_of_peer], {})]
+    command = [sys.executable, script, "--backend", peer.name, *arguments]
+    common = {
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",  # as torchrun sets it
+    }
+    return [(command, {**common, "RANK": str(rank)}) for rank in range(ranks)]

@@ -1,0 +1,109 @@
+"""Tables for the terminal, and the same as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from torch_ucc.bench.cases import Case, format_size
+from torch_ucc.bench.figures import Figure, Samples, figure
+from torch_ucc.bench.targets import WAIT_TARGETS, Judgement, Unit, Waits
+
+NOISY_SPREAD = 0.25  # a cell whose median is less sure than this is marked
+BASE = "ucc"  # ratios are over its times
+
+
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Columns in line, the first `left` of them to the left, a rule under the first row."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def format_seconds(seconds: float) -> str:
+    for limit, scale, unit in ((1e-4, 1e6, "us"), (1e-1, 1e3, "ms")):
+        if seconds < limit:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def format_time(value: Figure | None) -> str:
+    if value is None:
+        return "-"
+    spread = f"±{value.spread:.0%}" if value.spread < 10 else f"±{value.spread:.0f}x"
+    return f"{format_seconds(value.median)} {spread}{'?' if value.spread > NOISY_SPREAD else ' '}"
+
+
+def format_ratio(value: Figure | None) -> str:
+    return f"{value.median:.3g}x" if value else "-"
+
+
+def format_case(ranks: int, case: Case) -> str:
+    size = f" {format_size(case.nbytes)}" if case.nbytes else ""
+    return f"{case.op}{size}, {ranks} ranks"
+
+
+def cases_table(samples: Samples, ranks: int, peers: Sequence[str]) -> str:
+    """One row a case: each peer's time, then each other peer's over ours."""
+    cases = list(dict.fromkeys(sample.case for sample in samples.all if sample.ranks == ranks))
+    others = [peer for peer in peers if peer != BASE] if BASE in peers else []
+    ratio_heads = [f"{peer}/{BASE}" for peer in others]
+    rows = [[f"{ranks} ranks", "size", *(f"{peer}  " for peer in peers), *ratio_heads]]
+    for case in cases:
+        times = [format_time(samples.cell(peer, ranks, case)) for peer in peers]
+        ratios = [format_ratio(samples.ratio(peer, BASE, ranks, case)) for peer in others]
+        rows.append([case.op, format_size(case.nbytes), *times, *ratios])
+    return table(rows)
+
+
+def waits_table(waits: Waits) -> str:
+    rows = [["2 ranks", *(target.name for target in WAIT_TARGETS)]]
+    for peer, kinds in waits.items():
+        row = [peer]
+        for target in WAIT_TARGETS:
+            value = figure(kinds[target.what])
+            of_core = " of a core" if target.unit is Unit.CORE else ""
+            row.append(f"{target.unit.show(value.median)}{of_core} ±{value.spread:.0%}")
+        rows.append(row)
+    return table(rows)
+
+
+def targets_table(judgements: Sequence[Judgement]) -> str:
+    rows = [["target", "wanted", "measured", "between", "gloo", "verdict"]]
+    for item in judgements:
+        show, value = item.unit.show, item.measured
+        measured, between = (
+            (show(value.median), f"{show(value.low)} .. {show(value.high)}") if value else ("-", "-")
+        )
+        beside = show(item.beside.median) if item.beside else "-"
+        rows.append([item.name, item.wanted, measured, between, beside, item.verdict.value])
+    return table(rows, left=2)
+
+
+def as_data(
+    machine: dict[str, object],
+    settings: dict[str, object],
+    samples: Samples,
+    waits: Waits,
+    judgements: Sequence[Judgement],
+    failures: Sequence[str],
+) -> dict[str, object]:
+    return {
+        "machine": machine,
+        "settings": settings,
+        "samples": [
+            {**asdict(sample), "case": {"op": sample.case.op, "bytes": sample.case.nbytes}}
+            for sample in samples.all
+        ],
+        "waits": waits,
+        "targets": [
+            {**asdict(item), "unit": item.unit.value, "verdict": item.verdict.value} for item in judgements
+        ],
+        "failures": list(failures),
+    }

@@ -1,0 +1,132 @@
+"""What can be set, where it comes from, and what it is when nobody says.
+
+The environment is read once, at the creation of the first group, into one immutable value that remembers the source of each
+setting. An unknown TORCH_UCC_ name is an error, as is a value that cannot be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+PREFIX = "TORCH_UCC_"
+
+# Variables of the project that are no settings of a group: they say where libraries are, or belong to tools.
+_OTHER_NAMES = ("TORCH_UCC_HOME",)
+
+# UCC reads its own options from the environment. Those that steer how collectives run must be equal on all ranks, or their
+# messages do not match; those that only choose what is printed need not.
+_UCC_LOCAL = re.compile(r"^UCC_(LOG_|COLL_TRACE|PROFILE_|HOME$|CONFIG_FILE$)")
+
+
+def _duration(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m)", text.strip())
+    if match is None:
+        raise ValueError("a duration such as 200us, 1.5ms, 30s or 5m")
+    unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}[match[2]]
+    return timedelta(seconds=float(match[1]) * unit)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)b?", text.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError("a size in bytes above 0, such as 65536, 512k or 4m")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
+
+
+def _window(text: str) -> int:
+    if not re.fullmatch(r"[1-8]", text.strip()):
+        raise ValueError("a number from 1 to 8")
+    return int(text)
+
+
+def _setting(default: Any, parse: Callable[[str], Any], help: str, *, agreed: bool = False) -> Any:
+    return dataclasses.field(default=default, metadata={"parse": parse, "help": help, "agreed": agreed})
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings of a context. Each is read from TORCH_UCC_ and its name in capitals."""
+
+    spin: timedelta = _setting(
+        timedelta(microseconds=200),
+        _duration,
+        "How long a thread that waits polls without giving up its core. Not at all where ranks outnumber cores.",
+    )
+    yield_for: timedelta = _setting(
+        timedelta(milliseconds=2), _duration, "How long it then polls and yields, before it sleeps."
+    )
+    pause_min: timedelta = _setting(timedelta(microseconds=20), _duration, "The first of the growing sleeps.")
+    pause_max: timedelta = _setting(
+        timedelta(milliseconds=1), _duration, "The longest sleep: a late peer is noticed within it."
+    )
+    segment_bytes: int = _setting(
+        1 << 20, _size, "A larger all_reduce is sent in pieces of this many bytes.", agreed=True
+    )
+    segment_window: int = _setting(2, _window, "How many of these pieces are in flight at once.", agreed=True)
+    close_timeout: timedelta = _setting(
+        timedelta(seconds=5), _duration, "How long a group that closes waits for its peers to close too."
+    )
+
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """Where each setting that is not a default came from."""
+
+    def agreed(self, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Name and value of everything that must be equal on all ranks."""
+        ours = [(field.name, str(getattr(self, field.name))) for field in _fields() if field.metadata["agreed"]]
+        uccs = [
+            (name, value)
+            for name, value in environment.items()
+            if name.startswith("UCC_") and not _UCC_LOCAL.match(name)
+        ]
+        return ours + sorted(uccs)
+
+
+def names() -> list[str]:
+    """Of all settings."""
+    return [field.name for field in _fields()]
+
+
+def _fields() -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(Config) if field.metadata]
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
+    """Raises ValueError that names the variable, its value and what is allowed."""
+    known = {PREFIX + field.name.upper(): field for field in _fields()}
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, text in environment.items():
+        if not name.startswith(PREFIX) or name in _OTHER_NAMES:
+            continue
+        field = known.get(name)
+        if field is None:
+            raise ValueError(_unknown(name, list(known)))
+        try:
+            values[field.name] = field.metadata["parse"](text)
+        except ValueError as error:
+            raise ValueError(f"{name}={text!r} is not {error}") from None
+        sources[field.name] = f"environment variable {name}"
+    config = Config(**values, sources=sources)
+    if config.pause_min > config.pause_max:
+        raise ValueError(f"{PREFIX}PAUSE_MIN is longer than {PREFIX}PAUSE_MAX")
+    return config
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "known are " + ", ".join(sorted(known))
+    return f"{name} is not a setting of torch_ucc: {hint}"
+
+
+def native(config: Config, settings: Any, environment: Mapping[str, str] = os.environ) -> Any:
+    """Fills `settings`, a torch_ucc._core.Settings, and returns it."""
+    for field in _fields():
+        setattr(settings, field.name, getattr(config, field.name))
+    settings.agreed = config.agreed(environment)
+    return settings

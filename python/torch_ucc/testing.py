@@ -1,0 +1,376 @@
+"""Run a function, or a script, on several ranks that are real processes, under a hard limit.
+
+    from torch_ucc.testing import run_ranks
+
+    def total() -> float:
+        x = torch.ones(4) * dist.get_rank()
+        dist.all_reduce(x)
+        return float(x[0])
+
+    assert run_ranks(total, 2) == [1.0, 1.0]
+
+The limit is there for what must never happen. When it strikes, the Python and C stacks of every rank that has
+not ended are printed, the ranks are killed by pid, and the call fails with their names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, forkserver, process
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from torch_ucc import _stacks
+
+__all__ = ["RankError", "ScriptError", "run_ranks", "run_script"]
+
+_now = time.monotonic
+_PR_SET_PDEATHSIG = 1
+
+
+class RankError(Exception):
+    """At least one rank raised, died or did not end.
+
+    `errors` maps a rank to what it raised or how it died; `unended` names the ranks that were killed. The
+    exception of the rank that failed first is the cause, where it could be pickled.
+    """
+
+    def __init__(self, errors: Mapping[int, str], unended: Sequence[int], why: str) -> None:
+        self.errors = dict(errors)
+        self.unended = list(unended)
+        parts = [f"rank {rank}: {text.rstrip()}" for rank, text in self.errors.items()]
+        if self.unended:
+            parts.append(f"ranks that had not ended {why}: {', '.join(map(str, self.unended))}")
+        super().__init__("\n".join(parts))
+
+
+class ScriptError(Exception):
+    """A script ended with a status other than 0, or did not end. `output`: what it printed, then stacks."""
+
+    def __init__(self, why: str, output: str) -> None:
+        self.output = output
+        super().__init__(f"{why}\n{output}")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What each rank is told. The call travels pickled, so that a rank unpickles it, and fails by it."""
+
+    call: bytes
+    env: Mapping[str, str]
+    backend: str
+    init: bool
+    group_timeout: float
+    folder: Path
+
+
+@dataclass(frozen=True)
+class _Rank:
+    rank: int
+    process: process.BaseProcess
+    folder: Path
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None, "started"
+        return self.process.pid
+
+    def file(self, kind: str) -> Path:
+        return _file(self.folder, self.rank, kind)
+
+    def ended_at(self) -> float:
+        """When the result was left, for the order of failures; a rank without one died, and comes first."""
+        result = self.file("result")
+        return result.stat().st_mtime if result.exists() else 0.0
+
+    def verdict(self) -> tuple[str | None, Any]:
+        """What went wrong (None: nothing) and the value, or the exception where there is one."""
+        try:
+            outcome, text, value = pickle.loads(self.file("result").read_bytes())
+        except FileNotFoundError:
+            return f"ended with {_exit_text(self.process.exitcode)} and left no result", None
+        if outcome == "raised":
+            return text, pickle.loads(value) if value else None
+        if self.process.exitcode != 0:
+            return f"had returned, then ended with {_exit_text(self.process.exitcode)}", None
+        return None, value
+
+
+def run_ranks(
+    fn: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    backend: str = "ucc",
+    timeout: float = 60.0,
+    init: bool = True,
+    group_timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    rank_env: Sequence[Mapping[str, str]] | None = None,
+    grace: float = 5.0,
+) -> list[Any]:
+    """Call `fn(*args)` on `world_size` ranks and return their values by rank.
+
+    Each rank is a process of its own with RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* set, where `fn` finds the
+    default group over `backend` (with `init=False` it makes its own, by `init_method="env://"`, the default).
+    The store is served by the caller's process on a port of the system's choice. `fn` is found by its module
+    and name; `args` and the values are pickled. `env` is for every rank, `rank_env[i]` for rank i, over the
+    caller's environment.
+
+    `timeout` bounds everything, start included, in seconds; `group_timeout` (default: `timeout`) is the one
+    the group is made with. Once a rank has failed the others have `grace` seconds left.
+
+    Raises `RankError`. What the ranks print goes to the caller's stdout, each line with its rank.
+    """
+    if rank_env is not None and len(rank_env) != world_size:
+        raise ValueError(f"rank_env has {len(rank_env)} entries for {world_size} ranks")
+    call = pickle.dumps((fn, args))
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but its stubs do not export it
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
+    common = {
+        **os.environ,
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # env:// then makes rank 0 a client of ours too
+        **(env or {}),
+    }
+    with tempfile.TemporaryDirectory(prefix="ranks-") as name:
+        folder = Path(name)
+        context = _context()
+        ranks = []
+        try:
+            for rank in range(world_size):
+                own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **(rank_env[rank] if rank_env else {})}
+                job = _Job(call, {**common, **own}, backend, init, group_timeout or timeout, folder)
+                started = context.Process(target=_rank_main, args=(job, rank), name=f"rank-{rank}")
+                started.start()
+                ranks.append(_Rank(rank, started, folder))
+            unended, why = _wait(ranks, timeout, grace)
+            if unended:
+                _print_stacks(unended, why)
+        finally:
+            _kill_all(ranks)
+            for each in ranks:
+                _forward(each)
+        return _values(ranks, unended, why)
+
+
+def _context() -> multiprocessing.context.ForkServerContext:
+    """Ranks come from a server process that has only imported torch: as clean as spawned ones, without the
+    second that each import costs. It has one thread, so forking it is safe."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when OpenMP and BLAS are loaded, which the server does
+    try:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed", "torch_ucc.testing"])
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+    return context
+
+
+def _rank_main(job: _Job, rank: int) -> None:
+    """A rank's whole life. One that fails leaves at once: what it would do on the way out could hang."""
+    output = os.open(_file(job.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    _stacks.register(_file(job.folder, rank, "stacks"))
+    # A rank never outlives the server, nor the server the caller, however the caller ended.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.environ.clear()
+    os.environ.update(job.env)
+    torch.set_num_threads(1)
+    # Read at import, which was before the environment was this rank's.
+    dist.set_debug_level_from_env()  # type: ignore[attr-defined]  # public, but its stubs do not export it
+    try:
+        fn, args = pickle.loads(job.call)
+        if job.init:
+            timeout = datetime.timedelta(seconds=job.group_timeout)
+            dist.init_process_group(job.backend, timeout=timeout)
+        result = pickle.dumps(("returned", "", fn(*args)))
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        _save(job.folder, rank, result)
+    except BaseException as error:
+        _save(job.folder, rank, pickle.dumps(("raised", traceback.format_exc(), _pickled(error))))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    # multiprocessing would end it without exit handlers and destructors, which are under test too.
+    ctypes.pythonapi.Py_Exit(0)
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """The exception in a form that is known to come back."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # whatever a user's __reduce__ or __init__ raises
+        return None
+    return data
+
+
+def _save(folder: Path, rank: int, result: bytes) -> None:
+    partial = _file(folder, rank, "partial")
+    partial.write_bytes(result)
+    partial.rename(_file(folder, rank, "result"))
+
+
+def _file(folder: Path, rank: int, kind: str) -> Path:
+    return folder / f"{rank}.{kind}"
+
+
+def _wait(ranks: Sequence[_Rank], timeout: float, grace: float) -> tuple[list[_Rank], str]:
+    """Wait until all have ended or time is up; return the ranks that have not ended and what ran out."""
+    deadline, why = _now() + timeout, f"after {timeout:g} s"
+    shortened = False
+    while live := [each for each in ranks if each.process.exitcode is None]:
+        failed = [each.rank for each in ranks if each not in live and each.process.exitcode != 0]
+        if failed and not shortened and _now() + grace < deadline:
+            deadline, why = _now() + grace, f"{grace:g} s after rank {failed[0]} failed"
+            shortened = True
+        left = deadline - _now()
+        if left <= 0:
+            break
+        connection.wait([each.process.sentinel for each in live], timeout=min(left, 0.2))
+    return live, why
+
+
+def _print_stacks(unended: Sequence[_Rank], why: str) -> None:
+    """On stderr, at once: should the caller be killed too, this much has been said."""
+    names = {each.pid: f"rank {each.rank} (pid {each.pid}), not ended {why}" for each in unended}
+    python = _stacks.python_stacks({each.pid: each.file("stacks") for each in unended})
+    native = _stacks.native_stacks(names)
+    for pid, name in names.items():
+        print(f"==== {name}: Python stacks\n{python[pid]}", file=sys.stderr)
+        print(f"==== {name}: C stacks\n{native[pid]}", file=sys.stderr, flush=True)
+
+
+def _kill_all(ranks: Sequence[_Rank]) -> None:
+    for each in ranks:
+        if each.process.exitcode is None:
+            _stacks.kill([*_stacks.descendants(each.pid), each.pid])
+        each.process.join(10.0)
+
+
+def _forward(each: _Rank) -> None:
+    output = each.file("output")
+    for line in output.read_text(errors="replace").splitlines() if output.exists() else ():
+        print(f"[{each.rank}] {line}")
+
+
+def _values(ranks: Sequence[_Rank], unended: Sequence[_Rank], why: str) -> list[Any]:
+    verdicts = {each.rank: each.verdict() for each in ranks if each not in unended}
+    first_failed = sorted(ranks, key=_Rank.ended_at)
+    errors = {each.rank: wrong for each in first_failed if (wrong := verdicts.get(each.rank, (None,))[0])}
+    if errors or unended:
+        cause = verdicts[next(iter(errors))][1] if errors else None
+        raise RankError(errors, [each.rank for each in unended], why) from cause
+    return [value for _, value in verdicts.values()]
+
+
+def _exit_text(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit status {code}"
+
+
+def run_script(
+    script: Path | str,
+    nproc: int,
+    *args: str,
+    launcher: str = "torchrun",
+    timeout: float = 120.0,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> str:
+    """Run a script, a path or the code itself, on `nproc` ranks; return all that it and the launcher printed.
+
+    `launcher` is "torchrun", or "python" for one rank without any. Raises `ScriptError` when the script ends
+    with a status other than 0 or has not ended after `timeout` seconds; all its processes are then killed.
+    """
+    with tempfile.TemporaryDirectory(prefix="script-") as name:
+        folder = Path(name)
+        path = script if isinstance(script, Path) else folder / "script.py"
+        if isinstance(script, str):
+            path.write_text(script)
+        output = folder / "output"
+        with output.open("wb") as sink:  # a file: a pipe would wait for every process that holds it
+            launched = subprocess.Popen(
+                [*_launch(launcher, nproc), str(path), *args],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **(env or {})},
+                cwd=cwd,
+            )
+        deadline = _now() + timeout
+        try:
+            while launched.poll() is None:
+                if _now() >= deadline:
+                    _fail_stuck(launched, output, timeout)
+                time.sleep(0.05)
+        finally:
+            if launched.poll() is None:
+                _stacks.kill([*_stacks.descendants(launched.pid), launched.pid])
+                launched.wait()
+        text = output.read_text(errors="replace")
+    if launched.returncode != 0:
+        raise ScriptError(f"{path.name} ended with {_exit_text(launched.returncode)}", text)
+    return text
+
+
+def _launch(launcher: str, nproc: int) -> list[str]:
+    if launcher == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
+    if launcher == "python" and nproc == 1:
+        return [sys.executable]
+    raise ValueError(f"no launcher {launcher!r} for {nproc} ranks")
+
+
+def _fail_stuck(launched: subprocess.Popen[bytes], output: Path, timeout: float) -> NoReturn:
+    """Collect the stacks of the script's processes, kill them, raise.
+
+    They carry no handler of ours, so Python stacks come from the interpreter's own handler of SIGABRT, into
+    the output. The launcher is stopped first: it would answer the death of one rank by ending the others.
+    """
+    below = _stacks.descendants(launched.pid)
+    if below:
+        _stacks.kill([launched.pid], signal.SIGSTOP)
+    stuck = below or [launched.pid]
+    native = _stacks.native_stacks(stuck)
+    for pid in stuck:  # one by one, so that their stacks do not mix
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        _stacks.kill([pid], signal.SIGABRT)
+        bound = time.monotonic() + 10.0
+        while not _stacks.ended(pid) and time.monotonic() < bound:
+            time.sleep(0.02)
+    _stacks.kill([*stuck, launched.pid])
+    launched.wait()
+    stacks = "".join(f"==== pid {pid}: C stacks\n{text}\n" for pid, text in native.items())
+    raise ScriptError(f"not ended after {timeout:g} s", output.read_text(errors="replace") + stacks)
