@@ -1,0 +1,59 @@
+#include "bootstrap/kv_store.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "fakes/fake_kv_store.h"
+#include "fakes/limits.h"
+
+namespace torch_ucc {
+namespace {
+
+TEST(GetBy, ReturnsWhatIsThereWithOneOperation) {
+  FakeKvServer server;
+  FakeKvStore store(server);
+  store.set("key", "value");
+  EXPECT_EQ(get_by(store, "key", hard_limit(), "rank 0"), "value");
+  EXPECT_EQ(store.counts.get, 1);
+}
+
+TEST(GetBy, WaitsForWhatComesLater) {
+  FakeKvServer server;
+  FakeKvStore store(server);
+  std::thread other([&server] {
+    std::this_thread::sleep_for(milliseconds(5));
+    server.insert("key", "value");
+  });
+  EXPECT_EQ(get_by(store, "key", hard_limit(), "rank 0"), "value");
+  other.join();
+}
+
+TEST(GetBy, NamesWhatItWaitedForWhenTheDeadlinePasses) {
+  FakeKvServer server;
+  FakeKvStore store(server);
+  try {
+    get_by(store, "key", Deadline::after(milliseconds(2)), "the team id of rank 0");
+    FAIL() << "nothing was thrown";
+  } catch (const StatusError& error) {
+    EXPECT_EQ(error.status().code(), StatusCode::timeout);
+    EXPECT_STREQ(error.what(), "timed out waiting for the team id of rank 0");
+  }
+}
+
+TEST(GetBy, LooksOnceEvenIfTheDeadlineHasPassed) {
+  FakeKvServer server;
+  FakeKvStore store(server);
+  store.set("key", "value");
+  EXPECT_EQ(get_by(store, "key", Deadline::after(milliseconds(0)), "rank 0"), "value");
+}
+
+TEST(GetBy, DoesNotHideADeadStore) {
+  FakeKvServer server;
+  FakeKvStore store(server);
+  store.faults.dies_after = 0;
+  EXPECT_THROW(get_by(store, "key", hard_limit(), "rank 0"), StatusError);
+}
+
+}  // namespace
+}  // namespace torch_ucc

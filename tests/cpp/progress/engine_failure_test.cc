@@ -1,0 +1,339 @@
+// The engine when operations fail, never end, or are given up. `freed` counts operations whose buffers were let go.
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "fakes/rig.h"
+#include "progress/engine.h"
+
+namespace torch_ucc {
+namespace {
+
+const Status kInvalid(StatusCode::invalid, "no such rank");
+const Status kCut(StatusCode::transport, "the wire is cut");
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void expect_failed(Rig& rig, StatusCode code, const std::string& reason) {
+  ASSERT_TRUE(rig.engine.failed());
+  EXPECT_EQ(rig.engine.failure().code(), code);
+  EXPECT_TRUE(contains(rig.engine.failure().message(), reason)) << rig.engine.failure().message();
+  const auto late = rig.post({.name = "late"});
+  ASSERT_TRUE(rig.wait(*late));
+  EXPECT_EQ(late->starts(), 0);
+  EXPECT_EQ(late->code(), StatusCode::closed);
+  EXPECT_TRUE(contains(late->message(), reason)) << late->message();
+}
+
+// --- one operation fails, the engine goes on -----------------------------------------------------------------------------
+
+TEST(EngineFailure, AnOperationThatIsRefusedEndsAlone) {
+  Rig rig;
+  std::atomic<int> freed{0};
+  auto op = rig.post({.name = "allreduce #7", .start = kInvalid, .freed = &freed});
+  ASSERT_TRUE(op->done());
+  EXPECT_EQ(op->code(), StatusCode::invalid);
+  EXPECT_EQ(op->message(), "allreduce #7: no such rank");
+  EXPECT_EQ(op->polls(), 0);
+  EXPECT_EQ(op->finishes(), 0);
+  op.reset();
+  EXPECT_EQ(freed.load(), 1);
+  EXPECT_FALSE(rig.engine.failed());
+  EXPECT_TRUE(rig.engine.run(make_op({})).ok());
+}
+
+TEST(EngineFailure, AnOperationTheLibraryCannotDoEndsAlone) {
+  Rig rig;
+  const auto op = rig.post({.transport = Status(StatusCode::unsupported, "no such algorithm")});
+  ASSERT_TRUE(op->done());
+  EXPECT_EQ(op->code(), StatusCode::unsupported);
+  EXPECT_EQ(op->finishes(), 0);
+  EXPECT_FALSE(rig.engine.failed());
+}
+
+TEST(EngineFailure, AResultThatCannotBeStoredFailsItsOperationAlone) {
+  Rig rig;
+  const auto fails = rig.post({.finish = [] { return kInvalid; }});
+  const auto throws = rig.post({.name = "allgather #2", .finish = []() -> Status { throw std::runtime_error("out of memory"); }});
+  ASSERT_TRUE(fails->done() && throws->done());
+  EXPECT_EQ(fails->code(), StatusCode::invalid);
+  EXPECT_EQ(throws->code(), StatusCode::internal);
+  EXPECT_EQ(throws->message(), "allgather #2 failed while its result was stored: out of memory");
+  EXPECT_FALSE(rig.engine.failed());
+}
+
+// --- the engine fails with it --------------------------------------------------------------------------------------------
+
+TEST(EngineFailure, AnOperationPastItsDeadlineFailsTheEngine) {
+  Rig rig;
+  const auto bystander = rig.post({.polls = FakeOp::kNever});
+  const auto op = rig.post({.name = "allreduce #3", .polls = FakeOp::kNever, .deadline = Deadline::after(milliseconds(5))});
+  ASSERT_TRUE(rig.wait(*op));
+  EXPECT_EQ(op->code(), StatusCode::timeout);
+  EXPECT_TRUE(contains(op->message(), "allreduce #3 timed out")) << op->message();
+  ASSERT_TRUE(rig.wait(*bystander));
+  EXPECT_EQ(bystander->code(), StatusCode::closed);
+  expect_failed(rig, StatusCode::timeout, "allreduce #3 timed out");
+}
+
+TEST(EngineFailure, ADeadlineStrikesWithNobodyWaiting) {
+  Rig rig;
+  const auto op = rig.post({.polls = FakeOp::kNever, .deadline = Deadline::after(milliseconds(5))}, Follow::leaves);
+  ASSERT_TRUE(ends_by_itself(*op));
+  EXPECT_EQ(op->code(), StatusCode::timeout);
+}
+
+TEST(EngineFailure, AnOperationThatEndedAllTheSameIsNotTimedOut) {
+  Rig rig;
+  rig.engine.stop_background();
+  const auto op = rig.post({.polls = 20, .deadline = Deadline::after(milliseconds(0))});
+  ASSERT_FALSE(op->done()) << "the post polled to the end: the test needs more polls";
+  ASSERT_TRUE(rig.wait(*op));
+  EXPECT_TRUE(op->completion().status().ok());
+  EXPECT_FALSE(rig.engine.failed());
+}
+
+TEST(EngineFailure, TheEarliestOfManyDeadlinesStrikes) {
+  Rig rig;
+  const auto later = rig.post({.polls = FakeOp::kNever, .deadline = Deadline::after(std::chrono::hours(1))});
+  const auto op = rig.post({.polls = FakeOp::kNever, .deadline = Deadline::after(milliseconds(5))}, Follow::leaves);
+  ASSERT_TRUE(ends_by_itself(*op));
+  EXPECT_EQ(op->code(), StatusCode::timeout);
+  ASSERT_TRUE(rig.wait(*later));
+  EXPECT_EQ(later->code(), StatusCode::closed);
+}
+
+TEST(EngineFailure, ADeadlineStrikesThoughTheBatonCannotBeHad) {
+  Rig rig;
+  const BatonHolder holder(rig.engine);
+  const auto op = rig.post({.deadline = Deadline::after(milliseconds(5))});
+  ASSERT_TRUE(rig.wait(*op));
+  EXPECT_EQ(op->code(), StatusCode::timeout);
+}
+
+TEST(EngineFailure, AFailureOfTheTransportAtTheStartFailsTheEngine) {
+  Rig rig;
+  std::atomic<int> freed{0};
+  auto op = rig.post({.name = "broadcast #1", .start = kCut, .freed = &freed});
+  ASSERT_TRUE(op->done());
+  EXPECT_EQ(op->code(), StatusCode::transport);
+  op.reset();
+  EXPECT_EQ(freed.load(), 0);
+  expect_failed(rig, StatusCode::transport, "broadcast #1: the wire is cut");
+}
+
+TEST(EngineFailure, AFailureOfTheTransportAtTheEndFailsTheEngine) {
+  Rig rig;
+  std::atomic<int> freed{0};
+  auto op = rig.post({.name = "broadcast #1", .polls = 100, .transport = kCut, .freed = &freed});
+  ASSERT_TRUE(rig.wait(*op));
+  EXPECT_EQ(op->code(), StatusCode::transport);
+  EXPECT_EQ(op->finishes(), 0);
+  op.reset();
+  EXPECT_EQ(freed.load(), 0);
+  expect_failed(rig, StatusCode::transport, "broadcast #1: the wire is cut");
+}
+
+TEST(EngineFailure, AFailureOfProgressEndsAllThatAreInFlight) {
+  Rig rig;
+  const auto first = rig.post({.polls = FakeOp::kNever});
+  const auto second = rig.post({.polls = FakeOp::kNever}, Follow::leaves);
+  rig.transport.cut_wire();
+  ASSERT_TRUE(ends_by_itself(*first));
+  ASSERT_TRUE(ends_by_itself(*second));
+  EXPECT_EQ(first->code(), StatusCode::closed);
+  EXPECT_TRUE(contains(second->message(), "the wire is cut")) << second->message();
+  expect_failed(rig, StatusCode::transport, "the wire is cut");
+}
+
+TEST(EngineFailure, TheFirstReasonStands) {
+  Rig rig;
+  rig.engine.fail(Status(StatusCode::closed, "aborted"));
+  rig.engine.fail(kCut);
+  expect_failed(rig, StatusCode::closed, "aborted");
+}
+
+TEST(EngineFailure, FailFromAnotherThreadEndsEveryWait) {
+  Rig rig;
+  std::atomic<int> freed{0};
+  constexpr int kWaiters = 4;
+  std::atomic<int> posted{0};
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < kWaiters; ++i) {
+    waiters.emplace_back([&] {
+      const auto op = rig.post({.polls = FakeOp::kNever, .freed = &freed});
+      posted.fetch_add(1);
+      EXPECT_TRUE(rig.engine.wait(*op, Deadline()));
+      EXPECT_EQ(op->code(), StatusCode::closed);
+    });
+  }
+  while (posted.load() < kWaiters) {
+    std::this_thread::yield();
+  }
+  rig.engine.fail(Status(StatusCode::closed, "aborted"));
+  for (auto& waiter : waiters) {
+    waiter.join();
+  }
+  EXPECT_EQ(freed.load(), 0);
+  EXPECT_EQ(rig.engine.outstanding(), 0U);
+}
+
+TEST(EngineFailure, AnOperationIsSettledAsSoonAsTheEngineFailed) {
+  Rig rig;
+  const BatonHolder nobody_drives(rig.engine);
+  const auto op = rig.post({.polls = FakeOp::kNever});
+  EXPECT_FALSE(rig.engine.settled(*op));
+  rig.engine.fail(Status(StatusCode::closed, "aborted"));
+  EXPECT_TRUE(rig.engine.settled(*op));
+  EXPECT_EQ(op->code(), StatusCode::closed);
+}
+
+TEST(EngineFailure, NothingIsCalledOnWhatWasGivenUp) {
+  Rig rig;
+  const auto op = rig.post({.polls = FakeOp::kNever});
+  rig.engine.fail(Status(StatusCode::closed, "aborted"));
+  ASSERT_TRUE(rig.wait(*op));
+  const int polls = op->polls();
+  op->end();
+  EXPECT_FALSE(rig.engine.run(make_op({})).ok());
+  EXPECT_EQ(op->polls(), polls);
+  EXPECT_EQ(op->finishes(), 0);
+}
+
+TEST(EngineFailure, DrainOfAFailedEngineSaysSo) {
+  Rig rig;
+  const int scope = 0;
+  const auto op = rig.post({.polls = FakeOp::kNever, .scope = &scope});
+  rig.engine.fail(kCut);
+  EXPECT_FALSE(rig.engine.drain(&scope, hard_limit()));
+}
+
+// --- what the network may still touch is never freed ---------------------------------------------------------------------
+
+TEST(EngineFailure, WhatSettledGaveUpOutlivesTheEngine) {
+  std::atomic<int> freed{0};
+  {
+    Rig rig;
+    const auto op = rig.post({.polls = FakeOp::kNever, .freed = &freed});
+    rig.engine.fail(Status(StatusCode::closed, "aborted"));
+    EXPECT_TRUE(rig.engine.settled(*op));
+  }
+  EXPECT_EQ(freed.load(), 0);
+}
+
+TEST(EngineFailure, WhatTimedOutOutlivesTheEngine) {
+  std::atomic<int> freed{0};
+  {
+    Rig rig;
+    const auto op = rig.post({.polls = FakeOp::kNever, .deadline = Deadline::after(milliseconds(1)), .freed = &freed});
+    EXPECT_TRUE(rig.wait(*op));
+  }
+  EXPECT_EQ(freed.load(), 0);
+}
+
+TEST(EngineFailure, DestroyedWithOperationsInFlightEndsThemAndKeepsTheirBuffers) {
+  std::atomic<int> freed{0};
+  const auto op = make_op({.name = "allreduce #9", .polls = FakeOp::kNever, .freed = &freed});
+  {
+    Rig rig;
+    rig.engine.post(op, Follow::leaves);
+    rig.post({.polls = FakeOp::kNever, .freed = &freed}, Follow::leaves);
+  }
+  EXPECT_EQ(freed.load(), 0);
+  ASSERT_TRUE(op->done());
+  EXPECT_EQ(op->code(), StatusCode::closed);
+}
+
+TEST(EngineFailure, AbandonGivesUpOneScopeAndKeepsItsBuffers) {
+  std::atomic<int> freed{0};
+  const int mine = 0;
+  const int other = 0;
+  {
+    Rig rig;
+    auto op = rig.post({.name = "allreduce #4", .polls = FakeOp::kNever, .scope = &mine, .freed = &freed});
+    const auto foreign = rig.post({.polls = FakeOp::kNever, .scope = &other});
+    EXPECT_FALSE(rig.engine.left_behind());
+    rig.engine.abandon(&mine, Status(StatusCode::closed, "the group was destroyed"), hard_limit());
+    ASSERT_TRUE(op->done());
+    EXPECT_EQ(op->code(), StatusCode::closed);
+    EXPECT_EQ(op->message(), "allreduce #4 was given up: the group was destroyed");
+    op.reset();
+    EXPECT_TRUE(rig.engine.left_behind());
+    EXPECT_FALSE(rig.engine.failed());
+    foreign->end();
+    EXPECT_TRUE(rig.wait(*foreign));
+    EXPECT_TRUE(foreign->completion().status().ok());
+    EXPECT_TRUE(rig.engine.drain(&mine, hard_limit()));
+  }
+  EXPECT_EQ(freed.load(), 0);
+}
+
+TEST(EngineFailure, AbandonOfAnIdleScopeLeavesNothingBehind) {
+  Rig rig;
+  const int mine = 0;
+  const auto op = rig.post({.scope = &mine});
+  rig.engine.abandon(&mine, Status(StatusCode::closed, "destroyed"), hard_limit());
+  EXPECT_TRUE(op->completion().status().ok());
+  EXPECT_FALSE(rig.engine.left_behind());
+}
+
+// --- callbacks never run under the baton, however an operation ends ------------------------------------------------------
+
+class CallbackAfterFailure : public testing::Test {
+ protected:
+  std::shared_ptr<FakeOp> watched(FakeOp::Plan plan) {
+    auto op = make_op(std::move(plan));
+    op->completion().on_done([this] { free_.store(baton_is_free(rig_.engine)); });
+    return op;
+  }
+  void TearDown() override { EXPECT_TRUE(free_.load()) << "the callback ran under the baton, or not at all"; }
+
+  Rig rig_;
+  std::atomic<bool> free_{false};
+};
+
+TEST_F(CallbackAfterFailure, Refused) { EXPECT_FALSE(rig_.engine.run(watched({.start = kInvalid})).ok()); }
+
+TEST_F(CallbackAfterFailure, PostedToAFailedEngine) {
+  rig_.engine.fail(kCut);
+  EXPECT_FALSE(rig_.engine.run(watched({})).ok());
+}
+
+TEST_F(CallbackAfterFailure, TimedOut) {
+  const auto op = watched({.polls = FakeOp::kNever, .deadline = Deadline::after(milliseconds(5))});
+  rig_.engine.post(op, Follow::leaves);
+  ASSERT_TRUE(ends_by_itself(*op));
+  rig_.engine.stop_background();  // it ran the callback
+}
+
+TEST_F(CallbackAfterFailure, TransportFailed) {
+  const auto op = watched({.polls = FakeOp::kNever});
+  rig_.engine.post(op, Follow::leaves);
+  rig_.transport.cut_wire();
+  ASSERT_TRUE(ends_by_itself(*op));
+  rig_.engine.stop_background();
+}
+
+TEST_F(CallbackAfterFailure, Abandoned) {
+  const int scope = 0;
+  rig_.engine.post(watched({.polls = FakeOp::kNever, .scope = &scope}), Follow::waits);
+  rig_.engine.abandon(&scope, Status(StatusCode::closed, "destroyed"), hard_limit());
+}
+
+TEST_F(CallbackAfterFailure, MayPostAndWaitForAnotherScope) {
+  const int scope = 0;
+  const auto op = watched({.polls = FakeOp::kNever, .scope = &scope});
+  bool waited = false;
+  op->completion().on_done([&] {
+    const auto other = make_op({.polls = 100});
+    rig_.engine.post(other, Follow::waits);
+    waited = rig_.engine.wait(*other, Deadline::after(std::chrono::seconds(20)));
+  });
+  rig_.engine.post(op, Follow::waits);
+  rig_.engine.abandon(&scope, Status(StatusCode::closed, "destroyed"), hard_limit());
+  EXPECT_TRUE(waited);
+}
+
+}  // namespace
+}  // namespace torch_ucc

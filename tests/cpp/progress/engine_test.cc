@@ -1,0 +1,209 @@
+// The engine while all is well. When it is not: engine_failure_test.cc. With many threads: engine_threads_test.cc.
+#include "progress/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "fakes/rig.h"
+
+namespace torch_ucc {
+namespace {
+
+TEST(Engine, AShortOperationEndsWithinThePost) {
+  Rig rig;
+  const auto op = rig.post({.polls = 3});
+  EXPECT_TRUE(op->done());
+  EXPECT_EQ(op->starts(), 1);
+  EXPECT_EQ(op->announcements(), 1);
+  EXPECT_EQ(op->polls(), 3);
+  EXPECT_EQ(op->finishes(), 1);
+  EXPECT_EQ(rig.engine.outstanding(), 0U);
+}
+
+TEST(Engine, PostDoesNotBlockOnALongOne) {
+  Rig rig;
+  const auto op = rig.post({.polls = FakeOp::kNever});
+  EXPECT_FALSE(op->done());
+  EXPECT_EQ(rig.engine.outstanding(), 1U);
+}
+
+TEST(Engine, PostDoesNotWaitForTheBaton) {
+  Rig rig;
+  BatonHolder holder(rig.engine);
+  const auto op = rig.post({});
+  EXPECT_EQ(op->starts(), 0);
+  holder.release();
+  EXPECT_TRUE(rig.wait(*op));
+  EXPECT_EQ(op->starts(), 1);
+}
+
+TEST(Engine, WaitMakesProgress) {
+  Rig rig;
+  rig.engine.stop_background();
+  const auto op = rig.post({.polls = 5000});
+  EXPECT_TRUE(rig.wait(*op));
+  EXPECT_TRUE(op->completion().status().ok());
+  EXPECT_GE(rig.transport.polls(), 5000);
+}
+
+TEST(Engine, OperationsEndIndependentlyOfTheOrderTheyWerePostedIn) {
+  Rig rig;
+  const auto first = rig.post({.polls = FakeOp::kNever});
+  const auto second = rig.post({.polls = 1000});
+  const auto third = rig.post({.polls = 100});
+  EXPECT_TRUE(rig.wait(*third));
+  EXPECT_TRUE(rig.wait(*second));
+  EXPECT_FALSE(first->done());
+  first->end();
+  EXPECT_TRUE(rig.wait(*first));
+}
+
+TEST(Engine, WaitingForOneEndsTheOthersToo) {
+  Rig rig;
+  rig.engine.stop_background();
+  const auto other = rig.post({.polls = 100});
+  const auto mine = rig.post({.polls = 1000});
+  EXPECT_TRUE(rig.wait(*mine));
+  EXPECT_TRUE(other->done());
+}
+
+TEST(Engine, TheDeadlineOfAWaitIsNotThatOfTheOperation) {
+  Rig rig;
+  const auto op = rig.post({.polls = FakeOp::kNever});
+  EXPECT_FALSE(rig.engine.wait(*op, Deadline::after(milliseconds(20))));
+  EXPECT_FALSE(rig.engine.wait(*op, Deadline::after(milliseconds(0))));
+  EXPECT_FALSE(op->done());
+  EXPECT_FALSE(rig.engine.failed());
+  op->end();
+  EXPECT_TRUE(rig.wait(*op));
+  EXPECT_TRUE(op->completion().status().ok());
+}
+
+TEST(Engine, WaitForWhatIsDoneSucceedsWhateverTheDeadline) {
+  Rig rig;
+  const auto op = rig.post({});
+  EXPECT_TRUE(rig.engine.wait(*op, Deadline::after(milliseconds(-1))));
+  EXPECT_EQ(op->finishes(), 1);
+}
+
+TEST(Engine, BackgroundDrivesWhatNobodyWaitsFor) {
+  Rig rig;
+  const auto op = rig.post({.polls = 500}, Follow::leaves);
+  EXPECT_TRUE(ends_by_itself(*op));
+}
+
+TEST(Engine, BackgroundTakesOverWhenAWaiterLeaves) {
+  Rig rig;
+  const auto op = rig.post({.polls = FakeOp::kNever});
+  EXPECT_FALSE(rig.engine.wait(*op, Deadline::after(milliseconds(5))));
+  op->end();
+  EXPECT_TRUE(ends_by_itself(*op));
+}
+
+TEST(Engine, BackgroundCanBeCalledForAnOperationNobodyWaitedFor) {
+  Rig rig;
+  const auto op = rig.post({.polls = 500}, Follow::waits);
+  rig.engine.drive_in_background();
+  EXPECT_TRUE(ends_by_itself(*op));
+}
+
+TEST(Engine, BackgroundStartsWhatWasPostedWhileTheBatonWasTaken) {
+  Rig rig;
+  BatonHolder holder(rig.engine);
+  const auto op = rig.post({}, Follow::leaves);
+  holder.release();
+  EXPECT_TRUE(ends_by_itself(*op));
+}
+
+TEST(Engine, CallersDriveAfterTheBackgroundStopped) {
+  Rig rig;
+  rig.engine.stop_background();
+  rig.engine.stop_background();
+  EXPECT_EQ(rig.engine.run(make_op({.polls = 100})).code(), StatusCode::ok);
+}
+
+TEST(Engine, RunReturnsHowTheOperationEnded) {
+  Rig rig;
+  EXPECT_TRUE(rig.engine.run(make_op({.polls = 100})).ok());
+  const Status status = rig.engine.run(make_op({.name = "barrier", .start = Status(StatusCode::invalid, "no such rank")}));
+  EXPECT_EQ(status.code(), StatusCode::invalid);
+  EXPECT_EQ(status.message(), "barrier: no such rank");
+}
+
+TEST(Engine, SettledAsksWithoutWaiting) {
+  Rig rig;
+  const auto op = rig.post({.polls = FakeOp::kNever});
+  EXPECT_FALSE(rig.engine.settled(*op));
+  op->end();
+  EXPECT_TRUE(rig.wait(*op));
+  EXPECT_TRUE(rig.engine.settled(*op));
+}
+
+TEST(Engine, WithBatonGivesUpAtItsDeadline) {
+  Rig rig;
+  const BatonHolder holder(rig.engine);
+  bool ran = false;
+  EXPECT_FALSE(rig.engine.with_baton(Deadline::after(milliseconds(5)), [&ran](LoopToken&) { ran = true; }));
+  EXPECT_FALSE(ran);
+}
+
+TEST(Engine, DrainEndsWhenItsScopeIsIdle) {
+  Rig rig;
+  rig.engine.stop_background();
+  const int mine = 0;
+  const int other = 0;
+  const auto first = rig.post({.polls = 100, .scope = &mine});
+  const auto second = rig.post({.polls = 500, .scope = &mine});
+  const auto foreign = rig.post({.polls = FakeOp::kNever, .scope = &other});
+  EXPECT_TRUE(rig.engine.drain(&mine, hard_limit()));
+  EXPECT_TRUE(first->done());
+  EXPECT_TRUE(second->done());
+  EXPECT_FALSE(foreign->done());
+}
+
+TEST(Engine, DrainGivesUpAtItsDeadline) {
+  Rig rig;
+  const int mine = 0;
+  const auto op = rig.post({.polls = FakeOp::kNever, .scope = &mine});
+  EXPECT_FALSE(rig.engine.drain(&mine, Deadline::after(milliseconds(5))));
+  EXPECT_FALSE(op->done());
+  EXPECT_FALSE(rig.engine.failed());
+}
+
+// What a user may have put behind a completion must never run where it could block all progress.
+TEST(Engine, ResultsAndCallbacksAreDeliveredWithoutTheBaton) {
+  Rig rig;
+  bool free_in_finish = false;
+  bool free_in_callback = false;
+  const auto op = make_op({.polls = 100, .finish = [&] {
+                             free_in_finish = baton_is_free(rig.engine);
+                             return Status();
+                           }});
+  op->completion().on_done([&] { free_in_callback = baton_is_free(rig.engine); });
+  rig.engine.post(op, Follow::waits);
+  EXPECT_TRUE(rig.wait(*op));
+  EXPECT_TRUE(free_in_finish);
+  EXPECT_TRUE(free_in_callback);
+}
+
+TEST(Engine, ACallbackMayPostAndWaitItself) {
+  Rig rig;
+  constexpr int kDepth = 20;
+  std::vector<std::shared_ptr<FakeOp>> chain;
+  std::function<void()> next = [&] {
+    const auto op = make_op({.polls = 100});
+    chain.push_back(op);
+    if (chain.size() < kDepth) {
+      op->completion().on_done(next);
+    }
+    rig.engine.post(op, Follow::waits);
+    EXPECT_TRUE(rig.wait(*op));
+  };
+  next();
+  EXPECT_EQ(chain.size(), static_cast<std::size_t>(kDepth));
+  EXPECT_EQ(rig.engine.outstanding(), 0U);
+}
+
+}  // namespace
+}  // namespace torch_ucc

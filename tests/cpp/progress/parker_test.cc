@@ -1,0 +1,114 @@
+#include "progress/parker.h"
+
+#include <gtest/gtest.h>
+
+namespace torch_ucc {
+namespace {
+
+using Turn = Parker::Turn;
+const Clock::time_point kStart = Clock::time_point(std::chrono::hours(1));
+
+ParkPolicy policy() {
+  return {.spin = microseconds(200),
+          .yield = microseconds(2000),
+          .pause_min = microseconds(20),
+          .pause_max = microseconds(1000),
+          .pause_max_rung = microseconds(10000),
+          .polls_per_turn = 32};
+}
+
+TEST(Parker, SpinsThenYieldsThenPauses) {
+  Parker parker(policy(), kStart);
+  EXPECT_EQ(parker.next(kStart), Turn::poll_again);
+  EXPECT_EQ(parker.next(kStart + microseconds(199)), Turn::poll_again);
+  EXPECT_EQ(parker.next(kStart + microseconds(200)), Turn::yield);
+  EXPECT_EQ(parker.next(kStart + microseconds(2199)), Turn::yield);
+  EXPECT_EQ(parker.next(kStart + microseconds(2200)), Turn::pause);
+  EXPECT_EQ(parker.next(kStart + std::chrono::hours(1)), Turn::pause);
+}
+
+TEST(Parker, PollsLessTheLongerItWaits) {
+  Parker parker(policy(), kStart);
+  EXPECT_EQ(parker.polls(), 32);
+  parker.next(kStart);
+  EXPECT_EQ(parker.polls(), 32);
+  parker.next(kStart + microseconds(200));
+  const int yielding = parker.polls();
+  EXPECT_LT(yielding, 32);
+  parker.next(kStart + milliseconds(10));
+  EXPECT_LT(parker.polls(), yielding);
+  EXPECT_GE(parker.polls(), 1);
+}
+
+TEST(Parker, PausesGrowFromTheShortestToTheLongestAndStayThere) {
+  Parker parker(policy(), kStart);
+  microseconds last = parker.take_pause();
+  EXPECT_EQ(last, microseconds(20));
+  int steps = 0;
+  while (last < microseconds(1000)) {
+    const microseconds pause = parker.take_pause();
+    ASSERT_GT(pause, last);
+    ASSERT_LT(++steps, 100);
+    last = pause;
+  }
+  EXPECT_EQ(last, microseconds(1000));
+  EXPECT_EQ(parker.take_pause(), microseconds(1000));
+}
+
+TEST(Parker, PausesLongerWhereTheOtherRings) {
+  Parker parker(policy(), kStart);
+  for (int i = 0; i < 100; ++i) {
+    parker.take_pause(true);
+  }
+  EXPECT_EQ(parker.take_pause(true), microseconds(10000));
+}
+
+TEST(Parker, StartsOverWhenSomethingHappened) {
+  Parker parker(policy(), kStart);
+  const Clock::time_point later = kStart + milliseconds(10);
+  EXPECT_EQ(parker.next(later), Turn::pause);
+  const microseconds first = parker.take_pause();
+  parker.restart(later);
+  EXPECT_EQ(parker.polls(), 32);
+  EXPECT_EQ(parker.next(later), Turn::poll_again);
+  EXPECT_EQ(parker.next(later + microseconds(300)), Turn::yield);
+  EXPECT_EQ(parker.take_pause(), first);
+}
+
+TEST(Parker, PatienceProlongsTheYielding) {
+  Parker parker(policy(), kStart);
+  parker.set_patience(milliseconds(100));
+  EXPECT_EQ(parker.next(kStart + milliseconds(102)), Turn::yield);
+  EXPECT_EQ(parker.next(kStart + milliseconds(103)), Turn::pause);
+}
+
+TEST(Parker, PausesGrowFromZeroToo) {
+  ParkPolicy from_zero = policy();
+  from_zero.pause_min = microseconds(0);
+  Parker parker(from_zero, kStart);
+  EXPECT_EQ(parker.take_pause(), microseconds(0));
+  EXPECT_GT(parker.take_pause(), microseconds(0));
+}
+
+TEST(Parker, WithoutSpinYieldsFromTheStart) {
+  ParkPolicy shared = policy();
+  shared.spin = microseconds(0);
+  Parker parker(shared, kStart);
+  EXPECT_EQ(parker.next(kStart), Turn::yield);
+}
+
+TEST(FitToHost, LeavesThePolicyAloneWhileThereIsACoreForEveryRank) {
+  const ParkPolicy fitted = fit_to_host(policy(), 4, 4);
+  EXPECT_EQ(fitted.spin, policy().spin);
+  EXPECT_EQ(fitted.polls_per_turn, policy().polls_per_turn);
+}
+
+TEST(FitToHost, NobodySpinsWhenRanksOutnumberCores) {
+  const ParkPolicy fitted = fit_to_host(policy(), 3, 2);
+  EXPECT_EQ(fitted.spin, microseconds(0));
+  EXPECT_LT(fitted.polls_per_turn, policy().polls_per_turn);
+  EXPECT_EQ(fitted.yield, policy().yield);
+}
+
+}  // namespace
+}  // namespace torch_ucc

@@ -1,0 +1,129 @@
+// The callbacks that UCC would call, called as UCC calls them: allgather, test until it ended, free.
+#include "ucc/oob.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fakes/limits.h"
+#include "fakes/ranks.h"
+
+namespace torch_ucc {
+namespace {
+
+struct Gathered {
+  ucc_status_t status = UCC_OK;
+  std::vector<int> values;
+};
+
+Gathered allgather(Oob& oob, int mine) {
+  const ucc_context_oob_coll_t calls = oob.params();
+  Gathered result;
+  result.values.resize(calls.n_oob_eps);
+  void* request = nullptr;
+  result.status = calls.allgather(&mine, result.values.data(), sizeof(int), calls.coll_info, &request);
+  if (result.status == UCC_OK) {
+    do {
+      result.status = calls.req_test(request);
+    } while (result.status == UCC_INPROGRESS);
+    EXPECT_EQ(calls.req_free(request), UCC_OK);
+  }
+  return result;
+}
+
+std::string bytes_of(int value) { return {reinterpret_cast<const char*>(&value), sizeof(value)}; }
+
+TEST(Oob, TellsUccWhoTakesPart) {
+  FakeJob job(3);
+  Oob oob(job.store(2), "g", 2, 3);
+  const auto params = oob.params();
+  EXPECT_EQ(params.oob_ep, 2U);
+  EXPECT_EQ(params.n_oob_eps, 3U);
+}
+
+TEST(Oob, GathersByRankAgainAndAgain) {
+  FakeJob job(4);
+  job.run([](int rank, FakeKvStore& store) {
+    Oob oob(store, "g", rank, 4);
+    for (int round = 0; round < 10; ++round) {
+      const Gathered gathered = allgather(oob, 100 * round + rank);
+      ASSERT_EQ(gathered.status, UCC_OK);
+      ASSERT_EQ(gathered.values, (std::vector<int>{100 * round, 100 * round + 1, 100 * round + 2, 100 * round + 3}));
+    }
+    EXPECT_TRUE(oob.failure().ok());
+    EXPECT_TRUE(store.overwritten.empty());
+  });
+}
+
+TEST(Oob, TestDoesNotBlockOnAPeer) {
+  FakeJob job(2);
+  Oob oob(job.store(0), "g", 0, 2);
+  const auto calls = oob.params();
+  int mine = 1;
+  std::vector<int> all(2);
+  void* request = nullptr;
+  ASSERT_EQ(calls.allgather(&mine, all.data(), sizeof(int), calls.coll_info, &request), UCC_OK);
+  EXPECT_EQ(calls.req_test(request), UCC_INPROGRESS);
+  EXPECT_EQ(calls.req_test(request), UCC_INPROGRESS);
+  EXPECT_EQ(calls.req_free(request), UCC_OK);  // UCC may give up an exchange
+}
+
+TEST(Oob, FailsAtItsDeadlineWithTheReason) {
+  FakeJob job(2);
+  Oob oob(job.store(0), "g", 0, 2);
+  oob.set_deadline(Deadline::after(milliseconds(2)));
+  EXPECT_LT(allgather(oob, 1).status, 0);
+  EXPECT_EQ(oob.failure().code(), StatusCode::timeout);
+}
+
+TEST(Oob, FailsOnADeadStoreWithTheReasonWheneverItDies) {
+  for (int operations = 0; operations < 4; ++operations) {  // set, add, get, get_all
+    FakeJob job(2);
+    const Exchange other(job.store(1), "g/oob/0", 1, 2, bytes_of(2));
+    job.store(0).faults.dies_after = operations;
+    Oob oob(job.store(0), "g", 0, 2);
+    EXPECT_LT(allgather(oob, 1).status, 0);
+    EXPECT_EQ(oob.failure().code(), StatusCode::transport);
+    EXPECT_EQ(oob.failure().message(), "the store is gone");
+  }
+}
+
+TEST(Oob, RefusesAValueOfTheWrongSizeAndWritesNothingBeyondTheBuffer) {
+  for (const std::string& garbage : {std::string(), std::string("123"), std::string(4096, 'x')}) {
+    FakeJob job(2);
+    const Exchange other(job.store(1), "g/oob/0", 1, 2, bytes_of(2));
+    job.store(0).faults.lies = true;
+    job.store(0).faults.garbage = garbage;
+    Oob oob(job.store(0), "g", 0, 2);
+    const Gathered gathered = allgather(oob, 1);
+    EXPECT_LT(gathered.status, 0);
+    EXPECT_EQ(gathered.values, (std::vector<int>{0, 0}));
+    EXPECT_EQ(oob.failure().code(), StatusCode::transport);
+  }
+}
+
+// The process that hosted the store has left: it needs no goodbye.
+TEST(Oob, WhileClosingADeadStoreIsAPeerThatIsDone) {
+  for (int operations = 0; operations < 4; ++operations) {
+    FakeJob job(2);
+    const Exchange other(job.store(1), "g/oob/0", 1, 2, bytes_of(2));
+    job.store(0).faults.dies_after = operations;
+    Oob oob(job.store(0), "g", 0, 2);
+    oob.set_closing();
+    EXPECT_EQ(allgather(oob, 1).status, UCC_OK);
+    EXPECT_TRUE(oob.failure().ok());
+  }
+}
+
+TEST(Oob, WhileClosingAPeerThatDoesNotComeIsNotWaitedForForever) {
+  FakeJob job(2);
+  Oob oob(job.store(0), "g", 0, 2);
+  oob.set_closing();
+  oob.set_deadline(Deadline::after(milliseconds(2)));
+  EXPECT_EQ(allgather(oob, 1).status, UCC_OK);
+}
+
+}  // namespace
+}  // namespace torch_ucc

@@ -1,0 +1,14 @@
+"""What every Python test shares: a bare environment.
+
+No test has a limit of its own. Those with several processes go through `torch_ucc.testing`, which has one.
+"""
+
+import os
+
+# Ranks on one host meet over loopback, whatever this host is called and however it resolves its name.
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+# Settings of the caller's shell must not decide what a test sees. Where UCC and UCX are may be set.
+for name in [name for name in os.environ if name.startswith(("TORCH_UCC_", "UCC_", "UCX_"))]:
+    if name not in ("UCC_HOME", "UCX_HOME"):
+        del os.environ[name]

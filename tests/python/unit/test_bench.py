@@ -1,0 +1,213 @@
+"""The bench: its arithmetic on made-up samples, its turns and failures, and one real run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch_ucc.bench import driver, report
+from torch_ucc.bench.__main__ import exit_status, main, parse
+from torch_ucc.bench.cases import ALL_REDUCE_SIZES, Case, format_size, make_cases, parse_size
+from torch_ucc.bench.figures import Sample, Samples, figure
+from torch_ucc.bench.peers import PEERS, commands
+from torch_ucc.bench.targets import Unit, Verdict, judge, judge_ratios, judge_waits
+
+SMALL, LARGE = Case("all_reduce", 4), Case("all_reduce", 64 << 20)
+
+
+def samples(ranks: int, case: Case, **seconds_by_peer: list[float]) -> list[Sample]:
+    return [
+        Sample(peer, ranks, case, repetition, value)
+        for peer, values in seconds_by_peer.items()
+        for repetition, value in enumerate(values)
+    ]
+
+
+@pytest.fixture
+def cores_given_back() -> Iterator[None]:
+    """The bench keeps its process to two cores; other tests need not."""
+    cores = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, cores)
+
+
+class TestCases:
+    @pytest.mark.parametrize(
+        ("text", "nbytes"), [("4", 4), ("64K", 65536), ("1M", 1 << 20), ("64 MB", 64 << 20)]
+    )
+    def test_size(self, text: str, nbytes: int) -> None:
+        assert parse_size(text.replace(" ", "")) == nbytes
+        assert parse_size(format_size(nbytes).replace(" ", "")) == nbytes
+
+    @pytest.mark.parametrize("text", ["", "0", "3", "-4", "4G", "1.5K"])
+    def test_not_a_size(self, text: str) -> None:
+        with pytest.raises(ValueError, match="not a"):
+            parse_size(text)
+
+    def test_barrier_has_one_case_and_all_reduce_its_usual_sizes(self) -> None:
+        cases = make_cases(["all_reduce", "barrier"], None)
+        assert cases == [*(Case("all_reduce", size) for size in ALL_REDUCE_SIZES), Case("barrier", 0)]
+
+    def test_unknown_op(self) -> None:
+        with pytest.raises(ValueError, match="unknown op 'reduce'"):
+            make_cases(["reduce"], None)
+
+
+class TestFigures:
+    def test_few_samples_are_as_sure_as_their_extremes(self) -> None:
+        value = figure([3.0, 1.0, 2.0, 9.0, 4.0])
+        assert (value.median, value.low, value.high) == (3.0, 1.0, 9.0)
+
+    def test_many_samples_drop_their_tails(self) -> None:
+        value = figure([float(number) for number in range(1, 31)])
+        assert (value.median, value.low, value.high) == (15.5, 10.0, 21.0)
+
+    def test_ratio_pairs_neighbours_in_time(self) -> None:
+        """A machine three times slower in one turn leaves the ratio alone."""
+        both = Samples(samples(2, SMALL, gloo=[20.0, 60.0, 20.0], ucc=[1.0, 3.0, 1.0]))
+        ratio = both.ratio("gloo", "ucc", 2, SMALL)
+        assert ratio is not None
+        assert (ratio.low, ratio.median, ratio.high) == (20.0, 20.0, 20.0)
+
+    def test_ratio_leaves_out_turns_that_one_peer_lacks(self) -> None:
+        some = [*samples(2, SMALL, gloo=[10.0, 50.0]), Sample("ucc", 2, SMALL, 1, 5.0)]
+        ratio = Samples(some).ratio("gloo", "ucc", 2, SMALL)
+        assert ratio is not None
+        assert ratio.median == 10.0
+        assert Samples(some).ratio("fake", "ucc", 2, SMALL) is None
+
+
+class TestTargets:
+    @pytest.mark.parametrize(
+        ("values", "at_most", "verdict"),
+        [
+            ([1.0, 1.5, 1.9], True, Verdict.MET),
+            ([2.1, 2.5, 3.0], True, Verdict.MISSED),
+            ([1.9, 2.1, 2.2], True, Verdict.NOISY),
+            ([2.1, 2.5, 3.0], False, Verdict.MET),
+            ([1.0, 1.5, 1.9], False, Verdict.MISSED),
+            ([1.9, 2.1, 2.2], False, Verdict.NOISY),
+        ],
+    )
+    def test_judge(self, values: list[float], at_most: bool, verdict: Verdict) -> None:
+        assert judge(figure(values), 2.0, at_most=at_most) is verdict
+
+    def test_each_ratio_is_judged(self) -> None:
+        run = Samples(
+            [
+                *samples(2, SMALL, ucc=[4.0, 4.0], fake=[2.5, 2.5], gloo=[40.0, 40.0]),
+                *samples(
+                    2, LARGE, ucc=[10.0, 10.0], gloo=[30.0, 30.0], openmpi=[20.0, 20.0], mpich=[9.0, 11.0]
+                ),
+            ]
+        )
+        verdicts = [item.verdict for item in judge_ratios(run, report.format_case)]
+        assert verdicts == [Verdict.MET, Verdict.MISSED, Verdict.MET, Verdict.NOISY, Verdict.ABSENT]
+
+    def test_the_better_mpi_takes_both(self) -> None:
+        run = Samples(samples(2, LARGE, ucc=[1.0], openmpi=[2.0]))
+        assert judge_ratios(run, report.format_case)[3].verdict is Verdict.ABSENT
+
+    def test_waits(self) -> None:
+        waits = {
+            "ucc": {"idle": [0.001, 0.002], "late": [0.9, 0.95], "delay": [0.0004] * 15 + [0.004] * 15},
+            "gloo": {"idle": [0.002], "late": [0.002], "delay": [0.0007]},
+        }
+        judged = judge_waits(waits)
+        assert [item.verdict for item in judged] == [Verdict.MET, Verdict.MISSED, Verdict.NOISY]
+        assert [item.beside.median for item in judged if item.beside] == [0.002, 0.002, 0.0007]
+        assert Unit.CORE.show(0.005) in report.targets_table(judged)
+
+    def test_exit_status(self) -> None:
+        met, missed, noisy = {Verdict.MET}, {Verdict.MET, Verdict.MISSED, Verdict.NOISY}, {Verdict.NOISY}
+        assert [exit_status(False, True, verdicts) for verdicts in (met, missed, noisy)] == [0, 2, 3]
+        assert exit_status(False, True, {Verdict.MET, Verdict.ABSENT}) == 1
+        assert [exit_status(False, False, verdicts) for verdicts in (met, missed, noisy)] == [0, 0, 0]
+        assert exit_status(True, False, met) == 1
+
+
+class TestRuns:
+    def test_turns_interleave(self) -> None:
+        order = [
+            (repetition, peer.name) for repetition, peer in driver.turns([PEERS["ucc"], PEERS["gloo"]], 2)
+        ]
+        assert order == [(0, "ucc"), (0, "gloo"), (1, "ucc"), (1, "gloo")]
+
+    def test_a_torch_peer_is_one_process_a_rank_and_an_mpi_peer_one_launcher(self) -> None:
+        assert [extra["RANK"] for _, extra in commands(PEERS["gloo"], 3, "worker.py", [], 1)] == [
+            "0",
+            "1",
+            "2",
+        ]
+        ((command, extra),) = commands(PEERS["openmpi"], 3, "worker.py", ["--x"], 1)
+        assert command[command.index("-n") + 1] == "3"
+        assert command[-1] == "--x"
+        assert extra == {}
+
+    def test_a_failing_rank_ends_the_others_and_is_quoted(self) -> None:
+        sleeper = [sys.executable, "-c", "import time; time.sleep(60)"], dict[str, str]()
+        failing = [sys.executable, "-c", "raise SystemExit('no such fabric')"], dict[str, str]()
+        reason = driver.run_all([sleeper, failing], 30.0, signal.SIGABRT)
+        assert reason is not None
+        assert "exit status 1" in reason
+        assert "no such fabric" in reason
+
+    def test_a_hanging_rank_shows_its_stack(self) -> None:
+        sleeper = (
+            [sys.executable, "-c", "import time\ndef stuck(): time.sleep(60)\nstuck()"],
+            dict[str, str](),
+        )
+        reason = driver.run_all([sleeper], 0.5, signal.SIGABRT)
+        assert reason is not None
+        assert "no end after" in reason
+        assert "in stuck" in reason
+
+    def test_a_peer_that_fails_is_reported_and_tried_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tried = []
+
+        def fail(peer: object, *_: object) -> object:
+            tried.append(peer)
+            raise driver.MeasureError("it broke")
+
+        monkeypatch.setattr(driver, "run_peer", fail)
+        bench = driver.Bench([PEERS["gloo"]], 3, lambda _: None)
+        bench.time_cases(2, [SMALL], 0.1)
+        assert (len(tried), bench.failures, bench.samples) == (1, ["it broke"], [])
+
+    def test_a_missing_mpi_environment_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(tmp_path))
+        with pytest.raises(driver.MeasureError, match=r"mpich, 2 ranks: .*ci/bench makes the environments"):
+            driver.run_peer(PEERS["mpich"], 2, "worker.py", [], 5.0)
+
+    def test_needed_mpi_environments(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["--list-mpi-peers", "--peers", "gloo,mpich,fake"]) == 0
+        assert main(["--list-mpi-peers", "--idle"]) == 0
+        assert capsys.readouterr().out == "mpich\n\n"
+
+    @pytest.mark.parametrize(
+        "arguments", [["--peers", "nccl"], ["--idle", "--peers", "mpich"], ["--sizes", "3"]]
+    )
+    def test_wrong_arguments(self, arguments: list[str]) -> None:
+        with pytest.raises(SystemExit):
+            parse(arguments)
+
+    @pytest.mark.usefixtures("cores_given_back")
+    def test_real_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        output = tmp_path / "figures.json"
+        arguments = ["--peers", "gloo,fake", "--ranks", "2", "--sizes", "4,1K", "--repetitions", "1"]
+        assert main([*arguments, "--case-seconds", "0.02", "--json", str(output)]) == 0
+        printed = capsys.readouterr().out
+        assert "all_gather_into_tensor" in printed
+        assert "not measured" in printed
+        data = json.loads(output.read_text())
+        assert data["machine"]["torch"]
+        assert len(data["samples"]) == 2 * (3 * 2 + 1)
+        assert all(0 < sample["seconds"] < 1 for sample in data["samples"])
+        assert data["failures"] == []

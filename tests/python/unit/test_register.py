@@ -1,0 +1,273 @@
+"""Registration by `import torch`, the creator that torch calls, and the guard before the extension."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroupGloo, Store
+from torch_ucc import _autoload, _extension, _register
+from torch_ucc.testing import run_ranks
+
+
+def in_fresh_process(program: str, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *options, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip() + done.stderr.strip()
+
+
+# --- the entry point ----------------------------------------------------------------------------------------
+
+
+def test_import_torch_is_enough_and_loads_nothing() -> None:
+    printed = in_fresh_process(
+        "import sys, torch\n"
+        "assert {'UCC', 'TORCH_UCC'} <= torch.distributed.Backend._plugins.keys()\n"
+        "assert 'torch_ucc._core' not in sys.modules and 'torch_ucc._libraries' not in sys.modules\n"
+        "mapped = open('/proc/self/maps').read()\n"
+        "assert 'libucc' not in mapped and 'libucp' not in mapped\n"
+    )
+    assert printed == ""
+
+
+def test_torch_ucc_may_be_imported_before_torch() -> None:
+    assert (
+        in_fresh_process("import torch_ucc, torch; print('UCC' in torch.distributed.Backend._plugins)")
+        == "True"
+    )
+
+
+def test_both_groups_of_entry_points_name_the_hook() -> None:
+    for group in ("torch.backends", "torch.distributed.backends"):
+        (entry,) = importlib.metadata.entry_points(group=group, name="torch_ucc")
+        assert entry.load() is _autoload.autoload
+
+
+def test_the_hook_takes_less_than_a_millisecond() -> None:
+    """Import included, as in `import torch`; the best of five, for the machine may be busy."""
+    program = (
+        "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"
+        "import torch, time, importlib.metadata as m\n"
+        "(entry,) = m.entry_points(group='torch.backends', name='torch_ucc')\n"
+        "start = time.perf_counter(); entry.load()(); print(time.perf_counter() - start)\n"
+    )
+    assert min(float(in_fresh_process(program)) for _ in range(5)) < 1e-3
+
+
+def test_the_hook_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(_register, "register", broken)
+    with pytest.warns(RuntimeWarning, match="could not register its backend.*no such luck"):
+        _autoload.autoload()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _autoload.autoload()
+
+
+# --- registration -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unregistered(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """torch's table of plugins, emptied for the test."""
+    plugins = dict(dist.Backend._plugins)
+    dist.Backend._plugins.clear()
+    yield dist.Backend._plugins
+    dist.Backend._plugins.clear()
+    dist.Backend._plugins.update(plugins)
+
+
+def test_registration_is_idempotent_and_leaves_other_plugins(unregistered: dict[str, Any]) -> None:
+    dist.Backend.register_backend("someone_else", lambda *_: None, devices=["cpu"])
+    other = unregistered["SOMEONE_ELSE"]
+    _register.register()
+    once = dict(unregistered)
+    _register.register()
+    assert unregistered == once
+    assert unregistered["SOMEONE_ELSE"] is other
+    assert unregistered["UCC"].extended_api and unregistered["TORCH_UCC"].extended_api
+    assert dist.Backend.backend_capability["ucc"] == ["cpu", "cuda"]
+
+
+def test_the_defaults_of_the_devices_stay(unregistered: dict[str, Any]) -> None:
+    before = dict(dist.Backend.default_device_backend_map)
+    _register.register()
+    assert dist.Backend.default_device_backend_map == before
+
+
+def test_a_torch_without_distributed_is_left_alone(
+    unregistered: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    _register.register()
+    assert not unregistered
+
+
+def test_a_ucc_inside_torch_that_hides_ours_is_said_once(
+    unregistered: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "is_ucc_available", lambda: True)
+    with pytest.warns(RuntimeWarning, match='"torch_ucc" names that of torch-ucc'):
+        _register.register()
+    assert next(iter(unregistered)) == "torch_ucc"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _register.register()
+
+
+# --- the creator, with a stand-in for the extension ---------------------------------------------------------
+
+
+class StandIn:
+    """Records what the extension would be asked for; gives gloo instead."""
+
+    Settings = SimpleNamespace
+    Options = type("Options", (), {})
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def create_backend(self, *, store: Store, rank: int, size: int, timeout: timedelta, **rest: Any) -> Any:
+        self.calls.append({"store": store, "rank": rank, "size": size, "timeout": timeout, **rest})
+        return ProcessGroupGloo(store, rank, size, timeout=timeout)
+
+    def close_all(self, limit: timedelta) -> None:
+        """At exit: there is nothing to close."""
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    core = StandIn()
+    monkeypatch.setattr(_extension, "core", lambda: core)
+    _register._settings.cache_clear()
+    yield core
+    _register._settings.cache_clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def init_alone(backend: str, **options: Any) -> None:
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **options)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["ucc", "torch_ucc", "UCC", "cpu:ucc", "cpu:ucc,cuda:ucc", "cpu:gloo,cuda:ucc", "cpu:ucc,cuda:gloo"],
+)
+def test_a_group_of_each_device_map(backend: str, stand_in: StandIn) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        init_alone(backend)
+        assert len(stand_in.calls) == 1  # one backend for all of its devices
+        # The group has a default backend; torch 2.13 alone would leave that of a map undefined.
+        assert dist.group.WORLD.name() == "custom"
+        assert dist.group.WORLD._has_hooks() is False
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        dist.barrier()
+        dist.new_group([0])
+        dist.destroy_process_group()
+
+
+def test_a_map_of_the_second_name_works_without_a_default(stand_in: StandIn) -> None:
+    """Only one name can be in first place. A map of the other is left undefined; its collectives work."""
+    init_alone("cpu:torch_ucc,cuda:torch_ucc")
+    assert dist.group.WORLD.name() == "undefined"
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert len(stand_in.calls) == 1
+
+
+def test_a_map_with_nccl(stand_in: StandIn) -> None:
+    if dist.is_nccl_available():
+        pytest.skip("this torch has nccl: a group of it needs a GPU, and the tests of devices make one")
+    with pytest.raises(RuntimeError, match="doesn't have NCCL built in"):
+        init_alone("cpu:ucc,cuda:nccl")
+    assert not dist.is_initialized()
+    init_alone("ucc")  # the failure left nothing behind that would be in the way
+
+
+def test_what_the_extension_is_told_of_the_default_group(stand_in: StandIn) -> None:
+    init_alone("ucc", timeout=timedelta(seconds=7), pg_options=stand_in.Options())
+    (told,) = stand_in.calls
+    assert told["timeout"] == timedelta(seconds=7)
+    assert told["group_id"] == dist.group.WORLD.group_name
+    assert (told["rank"], told["size"], told["global_ranks"]) == (0, 1, [0])
+
+
+def test_options_of_another_backend_are_refused(stand_in: StandIn) -> None:
+    with pytest.raises(TypeError, match=r"pg_options of a ucc group .* not SimpleNamespace"):
+        init_alone("ucc", pg_options=SimpleNamespace())
+
+
+def test_settings_are_read_once_and_shared(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_UCC_SPIN", "123us")
+    init_alone("ucc")
+    monkeypatch.setenv("TORCH_UCC_SPIN", "456us")
+    dist.new_group([0])
+    first, second = (told["settings"] for told in stand_in.calls)
+    assert first is second
+    assert first.spin == timedelta(microseconds=123)
+
+
+def told_of_a_subgroup() -> dict[str, Any]:
+    """On a rank of a gloo world: what the extension is told of the group of rank 1 alone."""
+    core = StandIn()
+    _extension.core = lambda: core  # type: ignore[assignment]
+    dist.new_group([1], backend="ucc")
+    told = core.calls[0] if core.calls else {}
+    return {name: told[name] for name in ("rank", "size", "global_ranks") if told}
+
+
+def test_what_the_extension_is_told_of_a_subgroup_in_a_world_of_another_backend() -> None:
+    outside, inside = run_ranks(told_of_a_subgroup, 2, backend="gloo")
+    assert outside == {}
+    assert inside == {"rank": 0, "size": 1, "global_ranks": [1]}
+
+
+def test_each_group_has_keys_of_its_own(stand_in: StandIn) -> None:
+    init_alone("cpu:ucc,cuda:ucc")
+    dist.new_group([0])
+    first, second = (told["store"] for told in stand_in.calls)
+    first.set("key", "value")
+    assert not second.check(["key"])
+
+
+# --- the guard ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("running", ["2.13.0", "2.13.1+cpu", "2.13.0a0+git1234"])
+def test_another_patch_release_is_accepted(running: str) -> None:
+    _extension.check_torch(SimpleNamespace(TORCH="2.13.0"), running)
+
+
+@pytest.mark.parametrize("running", ["2.12.1", "2.14.0+cu130", "3.13.0"])
+def test_an_extension_of_another_torch_says_so(running: str) -> None:
+    with pytest.raises(ImportError) as error:
+        _extension.check_torch(SimpleNamespace(TORCH="2.13.0"), running)
+    assert f"built for torch 2.13.0, but torch {running} is running: rebuild it" in str(error.value)
+
+
+def test_the_guard_stands_before_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a doctored build info: the sentence comes from init_process_group, and nothing was loaded."""
+    printed = in_fresh_process(
+        "import sys, torch, torch.distributed as dist, torch_ucc._build_info as info\n"
+        "info.TORCH = '2.0.1'\n"
+        "try: dist.init_process_group('ucc', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "except ImportError as error: print(error)\n"
+        "assert 'torch_ucc._core' not in sys.modules and 'libucc' not in open('/proc/self/maps').read()\n"
+    )
+    assert printed.startswith("torch_ucc was built for torch 2.0.1, but torch ")
