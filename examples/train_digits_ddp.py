@@ -109,15 +109,18 @@ def communication(model: DistributedDataParallel, data: TensorDataset) -> tuple[
 
 
 def transports() -> str:
-    """What carried the gradients: libraries and transports, where the backend can tell."""
+    """What carried the gradients. Every rank calls it: the ranks ask UCX about each other."""
     if dist.get_backend() == "gloo":
-        return "gloo over TCP"
+        return "  TCP, by gloo"
     import torch_ucc  # only to ask; training needs no more than `import torch`
 
-    if not hasattr(torch_ucc, "describe"):
-        return "not told by this torch_ucc"
-    found = torch_ucc.describe(dist.group.WORLD)
-    return "\n".join(f"  {topic}: {found[topic]}" for topic in ("libraries", "transports"))
+    found = torch_ucc.describe()
+    libraries = [
+        f"  {name} {library['version']} ({library['because']})"
+        for name, library in found["libraries"].items()
+    ]
+    peers = [f"  to a peer on the {where}: {', '.join(how)}" for where, how in found["transports"].items()]
+    return "\n".join(libraries + peers)
 
 
 def compare(results: list[dict[str, Any]]) -> str:
@@ -156,6 +159,7 @@ def main() -> None:
     seconds = train(model, training, testing, args.epochs)
     right = accuracy(model.module, testing)
     with_communication, without = communication(model, training)
+    carried_by = transports()
     if dist.get_rank() == 0:
         result = {
             "backend": args.backend,
@@ -167,7 +171,7 @@ def main() -> None:
         }
         if args.save:
             torch.save(result, args.save)
-        print(f"transports in use: {transports()}\n")
+        print(f"transports in use:\n{carried_by}\n")
         print(compare([torch.load(args.beside), result] if args.beside else [result]))
     dist.destroy_process_group()
 

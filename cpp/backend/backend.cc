@@ -39,12 +39,14 @@ Call UccBackend::call(const char* op, OpType type) const {
     throw_for_user(Status(StatusCode::closed, call.describe() + ": the group was shut down"));
   }
   if (context_->engine().failed()) {
-    throw_for_user(Status(StatusCode::closed, call.describe() + ": the group had failed before: " + context_->engine().failure().message()));
+    throw_for_user(
+        Status(StatusCode::closed, call.describe() + ": the group had failed before: " + context_->engine().failure().message()));
   }
   return call;
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::launch(Call call, Prepared prepared, std::chrono::milliseconds timeout, bool async_op) {
+c10::intrusive_ptr<c10d::Work> UccBackend::launch(Call call, Prepared prepared, std::chrono::milliseconds timeout,
+                                                  bool async_op) {
   call.seq = seq_.fetch_add(1, std::memory_order_relaxed) + 1;
   const OpType type = call.type;
   const std::uint64_t seq = call.seq;
@@ -71,14 +73,15 @@ c10::intrusive_ptr<c10d::Work> UccBackend::allreduce(std::vector<at::Tensor>& te
   return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-                                                     const c10d::AllgatherOptions& opts) {
+c10::intrusive_ptr<c10d::Work> UccBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                                     std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
   Call call = this->call("all_gather", OpType::ALLGATHER);
   Prepared prepared = prepare_allgather(call, outputs, inputs);
   return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
+c10::intrusive_ptr<c10d::Work> UccBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                           const c10d::AllgatherOptions& opts) {
   Call call = this->call("all_gather_into_tensor", OpType::_ALLGATHER_BASE);
   Prepared prepared = prepare_allgather_into(call, output, input);
   return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);

@@ -98,7 +98,8 @@ std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, cons
     for (const auto& context : contexts.open) {
       if (context->covers(group.global_ranks)) {
         if (context->engine_.failed()) {
-          throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' cannot be created on a context that has failed (" +
+          throw StatusError(Status(StatusCode::closed, "group '" + group.name +
+                                                           "' cannot be created on a context that has failed (" +
                                                            context->engine_.failure().message() +
                                                            "). Call destroy_process_group() and initialise again."));
         }
@@ -175,15 +176,17 @@ std::uint16_t CommContext::agree_on_id(const GroupSpec& group) {
     group.store->set(key, std::to_string(id));
     if (id > UccTeam::kMaxId) {
       throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' would be number " + std::to_string(id) +
-                                                          " of this job, and UCC can tell " + std::to_string(UccTeam::kMaxId) + " apart"));
+                                                          " of this job, and UCC can tell " + std::to_string(UccTeam::kMaxId) +
+                                                          " apart"));
     }
     return static_cast<std::uint16_t>(id);
   }
   const std::int64_t id =
       std::stoll(get_by(*group.store, key, Deadline::after(group.timeout), "rank 0 of group '" + group.name + "' to create it"));
   if (id < kFirstGroup || id > UccTeam::kMaxId) {
-    throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' got no id: UCC can tell " + std::to_string(UccTeam::kMaxId) +
-                                                        " groups of a job apart, and " + std::to_string(id) + " were created"));
+    throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' got no id: UCC can tell " +
+                                                        std::to_string(UccTeam::kMaxId) + " groups of a job apart, and " +
+                                                        std::to_string(id) + " were created"));
   }
   return static_cast<std::uint16_t>(id);
 }

@@ -1,4 +1,5 @@
-// What the groups of a process share: one UCC context over a set of processes, the engine that drives it, and the ids of its teams.
+// What the groups of a process share: one UCC context over a set of processes, the engine that drives it, and the ids of its
+// teams.
 #pragma once
 
 #include <chrono>

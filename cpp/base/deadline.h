@@ -24,9 +24,7 @@ class Deadline {
   Clock::time_point at() const { return at_; }
 
   // Time left, never negative.
-  Clock::duration left(Clock::time_point now = Clock::now()) const {
-    return at_ <= now ? Clock::duration::zero() : at_ - now;
-  }
+  Clock::duration left(Clock::time_point now = Clock::now()) const { return at_ <= now ? Clock::duration::zero() : at_ - now; }
 
   friend bool operator<(const Deadline& a, const Deadline& b) { return a.at_ < b.at_; }
 

@@ -4,8 +4,6 @@
 
 namespace torch_ucc {
 
-void log_warning(const std::string& message) noexcept {
-  std::fprintf(stderr, "[torch_ucc] %s\n", message.c_str());
-}
+void log_warning(const std::string& message) noexcept { std::fprintf(stderr, "[torch_ucc] %s\n", message.c_str()); }
 
 }  // namespace torch_ucc

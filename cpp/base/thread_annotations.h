@@ -35,7 +35,7 @@ class TUCC_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Holds a Mutex for a scope. Usable with std::condition_variable_any, which unlocks and locks it in wait().
+// Holds a Mutex for a scope.
 class TUCC_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) TUCC_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }

@@ -25,8 +25,9 @@ namespace {
 using Values = std::vector<std::pair<std::string, std::string>>;
 using std::chrono::milliseconds;
 
-c10::intrusive_ptr<UccBackend> create_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout,
-                                              std::string group_id, std::vector<std::int64_t> global_ranks, const Settings& settings) {
+c10::intrusive_ptr<UccBackend> create_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                              milliseconds timeout, std::string group_id, std::vector<std::int64_t> global_ranks,
+                                              const Settings& settings) {
   return for_user([&] {
     if (global_ranks.empty()) {  // torch's way of saying: all
       for (int i = 0; i < size; ++i) {
@@ -66,8 +67,8 @@ void bind_backend(py::module_& module) {
             return hosts;
           },
           "The host name of each process of the context.");
-  module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("group_id"),
-             py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
+  module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+             py::arg("group_id"), py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
              "Create this process's member of a group; blocks until the other members do the same.");
 }
 

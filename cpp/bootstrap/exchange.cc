@@ -36,8 +36,8 @@ std::vector<std::string> Exchange::wait(Deadline deadline) {
       return *std::move(values);
     }
     if (deadline.passed()) {
-      throw StatusError(Status(StatusCode::timeout, "timed out waiting for rank(s) " + missing_ranks() + " of " +
-                                                        std::to_string(size_) + " to create the group"));
+      throw StatusError(Status(StatusCode::timeout, "timed out waiting for " + missing_ranks() + " of " + std::to_string(size_) +
+                                                        " to create the group"));
     }
     backoff.sleep();
   }
@@ -45,6 +45,10 @@ std::vector<std::string> Exchange::wait(Deadline deadline) {
 
 std::string Exchange::missing_ranks() {
   constexpr int kNamed = 8;
+  constexpr int kAskedOneByOne = 256;
+  if (size_ > kAskedOneByOne) {  // one question to the store, however many ranks there are
+    return std::to_string(size_ - store_.add(name_ + "/arrived", 0)) + " ranks";
+  }
   std::string missing;
   int count = 0;
   for (int rank = 0; rank < size_; ++rank) {
@@ -52,7 +56,7 @@ std::string Exchange::missing_ranks() {
       missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
     }
   }
-  return count > kNamed ? missing + " and " + std::to_string(count - kNamed) + " more" : missing;
+  return "rank(s) " + (count > kNamed ? missing + " and " + std::to_string(count - kNamed) + " more" : missing);
 }
 
 }  // namespace torch_ucc

@@ -27,7 +27,9 @@ void put(std::string& text, const std::string& name, const std::string& value) {
   text += kRecord;
 }
 
-Status malformed() { return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"}; }
+Status malformed() {
+  return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"};
+}
 
 std::string shown(const std::optional<std::string>& value) { return value ? "'" + *value + "'" : "not set"; }
 
@@ -75,7 +77,8 @@ PeerRecord PeerRecord::decode(const std::string& text) {
     fields.emplace_back(text.substr(at, split - at), text.substr(split + 1, end - split - 1));
     at = end + 1;
   }
-  if (fields.size() < 5 || fields[0].first != "host" || fields[1].first != "host_id" || fields[2].first != "nonce" || fields[3].first != "bell" || fields[4].first != "pid") {
+  if (fields.size() < 5 || fields[0].first != "host" || fields[1].first != "host_id" || fields[2].first != "nonce" ||
+      fields[3].first != "bell" || fields[4].first != "pid") {
     throw StatusError(malformed());
   }
   PeerRecord record;
@@ -125,9 +128,9 @@ void check_peers(const std::vector<PeerRecord>& peers, int my_rank) {
     const auto& peer = peers[static_cast<std::size_t>(rank)];
     const auto [it, fresh] = seen.try_emplace({peer.host_id, peer.pid}, rank);
     if (!fresh) {
-      throw StatusError(Status(
-          StatusCode::invalid, "ranks " + std::to_string(it->second) + " and " + std::to_string(rank) + " run on one machine (" + peer.host +
-                                   ") with the same process id " + std::to_string(peer.pid) +
+      throw StatusError(Status(StatusCode::invalid,
+                               "ranks " + std::to_string(it->second) + " and " + std::to_string(rank) + " run on one machine (" +
+                                   peer.host + ") with the same process id " + std::to_string(peer.pid) +
                                    ": they are in different pid namespaces (containers), and UCC takes them for one process. "
                                    "Share the pid namespace of the host or pod, or make the process ids differ."));
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/ordered_keys.h"
 #include "ops/reduce_rule.h"
 #include "ops/tensor_span.h"
 #include "ucc/coll_args.h"
@@ -20,7 +21,8 @@ Payload payload_of(const at::Tensor& tensor, const char* reduce_op = nullptr) {
 template <typename T>
 void divide_by(const at::Tensor& sum, int size) {
   T* const data = static_cast<T*>(data_of(sum));
-  std::transform(data, data + sum.numel(), data, [divisor = static_cast<T>(size)](T value) { return static_cast<T>(value / divisor); });
+  std::transform(data, data + sum.numel(), data,
+                 [divisor = static_cast<T>(size)](T value) { return static_cast<T>(value / divisor); });
 }
 
 void divide(const at::Tensor& sum, int size) {
@@ -42,12 +44,30 @@ void divide(const at::Tensor& sum, int size) {
   }
 }
 
+void to_keys(const at::Tensor& values, bool nan_is_lowest) {
+  const auto count = static_cast<std::size_t>(values.numel());
+  if (values.scalar_type() == at::kDouble) {
+    to_ordered_keys<std::int64_t>(static_cast<double*>(data_of(values)), count, nan_is_lowest);
+  } else {
+    to_ordered_keys<std::int32_t>(static_cast<float*>(data_of(values)), count, nan_is_lowest);
+  }
+}
+
+void from_keys(const at::Tensor& keys) {
+  const auto count = static_cast<std::size_t>(keys.numel());
+  if (keys.scalar_type() == at::kDouble) {
+    from_ordered_keys<std::int64_t>(static_cast<double*>(data_of(keys)), count);
+  } else {
+    from_ordered_keys<std::int32_t>(static_cast<float*>(data_of(keys)), count);
+  }
+}
+
 at::Tensor premultiplied(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op, at::ScalarType compute) {
   const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
   if (factor == nullptr) {
     refuse_value(call, "PREMUL_SUM without its factor");
   }
-  const at::Tensor staged = tensor.to(compute, /*non_blocking=*/false, /*copy=*/true).resolve_conj().resolve_neg().contiguous();
+  at::Tensor staged = tensor.to(compute, /*non_blocking=*/false, /*copy=*/true).resolve_conj().resolve_neg().contiguous();
   staged.mul_(factor->tensor_factor.defined() ? factor->tensor_factor.item() : at::Scalar(factor->double_factor));
   return staged;
 }
@@ -70,9 +90,11 @@ std::string Payload::describe() const {
   return dtype_name(dtype) + "[" + std::to_string(elements) + "]" + (reduce_op == nullptr ? "" : std::string(" ") + reduce_op);
 }
 
-Prepared prepare_allreduce(const Call& call, std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op, const Settings& settings) {
+Prepared prepare_allreduce(const Call& call, std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op,
+                           const Settings& settings) {
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
   check_sendable(call, tensor, "the tensor");
+  check_writable(call, tensor, "the tensor");
   const auto rule = reduce_rule(tensor.scalar_type(), op);
   if (!rule) {
     refuse_unsupported(call, std::string("the reduce op ") + reduce_op_name(op) + " has no meaning for " + shape_text(tensor) +
@@ -87,6 +109,9 @@ Prepared prepare_allreduce(const Call& call, std::vector<at::Tensor>& tensors, c
   }
   const bool in_place = rule->compute == tensor.scalar_type() && !rule->scale && is_plain(tensor);
   const at::Tensor buffer = in_place ? tensor : staged_for_reduction(call, tensor, op, *rule);
+  if (rule->order) {
+    to_keys(buffer, rule->op == UCC_OP_MIN);
+  }
   const auto count = static_cast<std::size_t>(buffer.numel());
   prepared.args = allreduce_in_place_args(data_of(buffer), count, rule->datatype, rule->op, memory_of(buffer));
   prepared.pieces.element_size = static_cast<std::size_t>(buffer.element_size());
@@ -95,10 +120,13 @@ Prepared prepare_allreduce(const Call& call, std::vector<at::Tensor>& tensors, c
     prepared.pieces.window = settings.segment_window;
   }
   prepared.buffers = {buffer, tensor};
-  if (rule->divide || !in_place) {
-    prepared.store = [buffer, tensor, in_place, divisor = rule->divide ? call.group->size : 1] {
+  if (rule->divide || rule->order || !in_place) {
+    prepared.store = [buffer, tensor, in_place, order = rule->order, divisor = rule->divide ? call.group->size : 1] {
       if (divisor != 1) {
         divide(buffer, divisor);
+      }
+      if (order) {
+        from_keys(buffer);
       }
       if (!in_place) {
         copy_into(tensor, buffer);
@@ -117,6 +145,10 @@ Prepared prepare_broadcast(const Call& call, std::vector<at::Tensor>& tensors, s
   if (root_tensor != 0) {
     refuse_value(call, "root tensor " + std::to_string(root_tensor) + ": the list holds one tensor, number 0");
   }
+  const bool is_root = call.group->rank == root;
+  if (!is_root) {
+    check_writable(call, tensor, "the tensor");
+  }
   Prepared prepared;
   prepared.payload = payload_of(tensor);
   prepared.outputs = {tensor};
@@ -124,7 +156,6 @@ Prepared prepare_broadcast(const Call& call, std::vector<at::Tensor>& tensors, s
   if (!prepared.sends) {
     return prepared;
   }
-  const bool is_root = call.group->rank == root;
   const c10::InferenceMode below_autograd(true);
   const at::Tensor buffer = is_plain(tensor) ? tensor : is_root ? plain(tensor) : at::empty(tensor.sizes(), tensor.options());
   prepared.args = broadcast_args(data_of(buffer), bytes_of(buffer), static_cast<int>(root), memory_of(buffer));
@@ -155,7 +186,8 @@ void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, co
 
 void check_same_type(const Call& call, const at::Tensor& output, const at::Tensor& input) {
   if (output.scalar_type() != input.scalar_type()) {
-    refuse_type(call, "the output is " + shape_text(output) + " and the input " + shape_text(input) + ": they must have one dtype");
+    refuse_type(call,
+                "the output is " + shape_text(output) + " and the input " + shape_text(input) + ": they must have one dtype");
   }
 }
 
@@ -164,10 +196,11 @@ void check_same_type(const Call& call, const at::Tensor& output, const at::Tenso
 Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input) {
   check_sendable(call, input, "the input");
   check_sendable(call, output, "the output");
+  check_writable(call, output, "the output");
   check_same_type(call, output, input);
   if (output.numel() != input.numel() * call.group->size) {
-    refuse_value(call, "the output " + shape_text(output) + " must hold " + std::to_string(call.group->size) + " times as many elements as the input " +
-                           shape_text(input));
+    refuse_value(call, "the output " + shape_text(output) + " must hold " + std::to_string(call.group->size) +
+                           " times as many elements as the input " + shape_text(input));
   }
   Prepared prepared;
   prepared.payload = payload_of(input);
@@ -199,6 +232,7 @@ Prepared prepare_allgather(const Call& call, std::vector<std::vector<at::Tensor>
   }
   for (const at::Tensor& part : parts) {
     check_sendable(call, part, "an output");
+    check_writable(call, part, "an output");
     check_same_type(call, part, input);
     if (part.numel() != input.numel()) {
       refuse_value(call, "an output is " + shape_text(part) + " and the input " + shape_text(input) +

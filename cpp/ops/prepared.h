@@ -34,7 +34,8 @@ struct Prepared {
   std::vector<at::Tensor> outputs;  // what Work::result() and the future hold
 };
 
-Prepared prepare_allreduce(const Call& call, std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op, const Settings& settings);
+Prepared prepare_allreduce(const Call& call, std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op,
+                           const Settings& settings);
 Prepared prepare_broadcast(const Call& call, std::vector<at::Tensor>& tensors, std::int64_t root, std::int64_t root_tensor);
 Prepared prepare_allgather(const Call& call, std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs);
 Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input);

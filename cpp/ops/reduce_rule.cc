@@ -109,7 +109,16 @@ std::optional<ReduceRule> reduce_rule(ScalarType dtype, Op op) {
   if (!ucc_op) {
     return std::nullopt;
   }
-  ReduceRule rule{type->compute, type->datatype, *ucc_op, op == Op::AVG, op == Op::PREMUL_SUM};
+  ReduceRule rule;
+  rule.compute = type->compute;
+  rule.datatype = type->datatype;
+  rule.op = *ucc_op;
+  rule.divide = op == Op::AVG;
+  rule.scale = op == Op::PREMUL_SUM;
+  rule.order = type->kind == Kind::real && (op == Op::MIN || op == Op::MAX);
+  if (rule.order) {
+    rule.datatype = type->compute == ScalarType::Double ? UCC_DT_INT64 : UCC_DT_INT32;
+  }
   if (rule.divide && type->average_compute != type->compute) {
     rule.compute = type->average_compute;
     rule.datatype = find_type(rule.compute)->datatype;

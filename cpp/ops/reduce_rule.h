@@ -18,6 +18,7 @@ struct ReduceRule {
   ucc_datatype_t datatype = UCC_DT_UINT8;
   ucc_reduction_op_t op = UCC_OP_SUM;
   bool divide = false;  // AVG: summed, then divided by the size of the group
+  bool order = false;   // MIN and MAX of floats: compared as ordered integer keys, see ordered_keys.h
   bool scale = false;   // PREMUL_SUM: multiplied by the caller's factor, then summed
 };
 
@@ -25,7 +26,7 @@ struct ReduceRule {
 //
 //  bool           SUM and BOR and MAX: or; PRODUCT and BAND and MIN: and; BXOR: parity. No AVG
 //  integers       SUM and PRODUCT wrap; AVG: exact sum in 64 bits, then truncated towards zero
-//  float32, 64    SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM. No bitwise ops
+//  float32, 64    SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM. No bitwise ops. MIN and MAX with a NaN are NaN
 //  float16, bfloat16, every float8: as float32, rounded once at the end
 //  complex        SUM, PRODUCT, AVG, PREMUL_SUM; no order, so no MIN and MAX
 std::optional<ReduceRule> reduce_rule(at::ScalarType dtype, c10d::ReduceOp::RedOpType op);

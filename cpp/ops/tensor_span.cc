@@ -1,5 +1,6 @@
 #include "ops/tensor_span.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
 
@@ -37,7 +38,15 @@ void check_sendable(const Call& call, const at::Tensor& tensor, const char* what
     refuse_unsupported(call, std::string(what) + " is quantized: send its int_repr()");
   }
   if (!tensor.device().is_cpu()) {
-    refuse_unsupported(call, std::string(what) + " is on " + tensor.device().str() + ", and only CPU tensors are supported so far");
+    refuse_unsupported(call,
+                       std::string(what) + " is on " + tensor.device().str() + ", and only CPU tensors are supported so far");
+  }
+}
+
+void check_writable(const Call& call, const at::Tensor& tensor, const char* what) {
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    refuse_value(
+        call, std::string(what) + " is expanded: several of its elements share memory, so it cannot hold a result; clone() it");
   }
 }
 

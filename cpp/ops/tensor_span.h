@@ -23,6 +23,9 @@ at::Tensor& only_tensor(const Call& call, std::vector<at::Tensor>& tensors, cons
 // Refuses a tensor that cannot be sent: undefined, sparse, quantized, or on a device that is not supported.
 void check_sendable(const Call& call, const at::Tensor& tensor, const char* what);
 
+// Refuses a tensor that cannot be written: one that was expanded, whose elements share memory.
+void check_writable(const Call& call, const at::Tensor& tensor, const char* what);
+
 // Where UCC finds the data of a contiguous tensor.
 inline void* data_of(const at::Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
 inline std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }

@@ -78,7 +78,8 @@ std::string Bell::address() const {
   if (file_ < 0) {
     return "";
   }
-  return std::to_string(pid_namespace()) + ":" + std::to_string(::getpid()) + ":" + std::to_string(file_) + ":" + std::to_string(page_->key);
+  return std::to_string(pid_namespace()) + ":" + std::to_string(::getpid()) + ":" + std::to_string(file_) + ":" +
+         std::to_string(page_->key);
 }
 
 std::optional<Bell> Bell::of_peer(const std::string& address) {

@@ -33,8 +33,8 @@ class Completion {
 
  private:
   static constexpr std::uint32_t kPending = 0;
-  static constexpr std::uint32_t kClaimed = 1;   // somebody writes status_
-  static constexpr std::uint32_t kWatched = 2;   // a sleeper or a callback needs the slow path
+  static constexpr std::uint32_t kClaimed = 1;  // somebody writes status_
+  static constexpr std::uint32_t kWatched = 2;  // a sleeper or a callback needs the slow path
   static constexpr std::uint32_t kDone = 4;
 
   std::atomic<std::uint32_t> state_{kPending};

@@ -40,7 +40,7 @@ class Engine::Turn {
       std::vector<Ended> ended;
       ended.swap(engine_.ended_);
       engine_.baton_.unlock();
-      engine_.deliver(std::move(ended));
+      engine_.deliver(ended);
     }
   }
   Turn(const Turn&) = delete;
@@ -242,6 +242,7 @@ void Engine::abandon(const void* scope, const Status& reason, Deadline deadline)
     baton_.assert_held();
     admit_intake(token);
     std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
+      baton_.assert_held();
       if (op->scope() != scope) {
         return false;
       }
@@ -286,7 +287,7 @@ Status Engine::result_of(const std::shared_ptr<Op>& op) {
   }
 }
 
-void Engine::deliver(std::vector<Ended> ended) {
+void Engine::deliver(std::vector<Ended>& ended) {
   for (auto& [op, status] : ended) {
     complete(*op, status ? *std::move(status) : result_of(op));
     op = nullptr;  // nobody need keep it for the others
@@ -387,12 +388,17 @@ Status Engine::run(const std::shared_ptr<Op>& op) {
 
 bool Engine::with_baton(Deadline deadline, const std::function<void(LoopToken&)>& body) {
   while (true) {
+    bool done = false;
     {
       Turn turn(*this);
       if (turn) {
         body(turn.token());
-        return true;
+        done = true;
       }
+    }
+    if (done) {
+      serve_intake();
+      return true;
     }
     if (deadline.passed()) {
       return false;
@@ -442,11 +448,14 @@ void Engine::background() {
       } else {
         sleep_until_work();
         idle_naps = 0;
-        nap(kGrace);
+        if (!wanted_.exchange(false)) {
+          nap(kGrace);
+        }
       }
       continue;
     }
     idle_naps = 0;
+    wanted_.store(false);
     if (!parker) {
       parker.emplace(policy_, Clock::now());
     }
@@ -455,10 +464,20 @@ void Engine::background() {
   }
 }
 
-// Returns early only to stop.
+void Engine::drive_in_background() {
+  if (!background_has_work()) {
+    return;
+  }
+  if (!wanted_.exchange(true)) {
+    const std::lock_guard<std::mutex> lock(background_mutex_);
+    background_wake_.notify_one();
+  }
+}
+
+// Returns early to stop, or when somebody wants what is in flight.
 void Engine::nap(Clock::duration duration) {
   std::unique_lock<std::mutex> lock(background_mutex_);
-  background_wake_.wait_for(lock, duration, [this] { return stopping_.load(std::memory_order_seq_cst); });
+  background_wake_.wait_for(lock, duration, [this] { return stopping_.load(std::memory_order_seq_cst) || wanted_.load(); });
 }
 
 void Engine::sleep_until_work() {

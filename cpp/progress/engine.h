@@ -55,8 +55,9 @@ class Engine {
   // Non-blocking: true if `op` is done, which it is as soon as the engine has failed.
   bool settled(Op& op);
 
-  // For a caller who posted with Follow::waits and then did not wait.
-  void drive_in_background() { wake_background_if_needed(); }
+  // For a caller who wants to see the end without wait(): the background thread drives from now on, without the moment that it
+  // else leaves to a caller who may come back.
+  void drive_in_background();
 
   // Post and wait, for operations of our own (creating a team, the barrier before closing).
   Status run(const std::shared_ptr<Op>& op);
@@ -111,7 +112,7 @@ class Engine {
   Clock::time_point turn(Parker& parker, const Op* until);
   void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
   void serve_intake();
-  void deliver(std::vector<Ended> ended);
+  void deliver(std::vector<Ended>& ended);
   Status failure_of(const std::shared_ptr<Op>& op, const Status& reason);
   Status result_of(const std::shared_ptr<Op>& op);
   bool complete(Op& op, Status status);
@@ -134,9 +135,9 @@ class Engine {
   Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before
 
   // Written with the baton, read by anyone who rests.
-  std::atomic<std::uint64_t> activity_{0};                  // counts what happened to operations
-  std::atomic<microseconds> patience_{microseconds(0)};     // the longest of those in flight
-  std::atomic<bool> all_announced_{true};                   // whether each of those in flight is
+  std::atomic<std::uint64_t> activity_{0};               // counts what happened to operations
+  std::atomic<microseconds> patience_{microseconds(0)};  // the longest of those in flight
+  std::atomic<bool> all_announced_{true};                // whether each of those in flight is
 
   Mutex intake_mutex_;  // many callers append, the holder of the baton takes all: a message queue
   Ops intake_ TUCC_GUARDED_BY(intake_mutex_);
@@ -153,6 +154,7 @@ class Engine {
   std::mutex background_mutex_;  // for the condition variable: the background thread sleeps here and nowhere else
   std::condition_variable background_wake_;
   std::atomic<bool> background_asleep_{false};
+  std::atomic<bool> wanted_{false};  // see drive_in_background()
   std::atomic<bool> stopping_{false};
   std::thread background_;
 };

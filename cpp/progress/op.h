@@ -25,7 +25,8 @@ class Op {
   // Posts the operation. An error ends it, and nothing of it is in flight.
   virtual Status start(LoopToken& token) = 0;
 
-  // Non-blocking. `advanced`: in flight, and something happened since the last call. Once it returned `ended`, transport_status() says how and the network is done with the buffers.
+  // Non-blocking. `advanced`: in flight, and something happened since the last call. Once it returned `ended`, transport_status()
+  // says how and the network is done with the buffers.
   virtual State poll(LoopToken& token) = 0;
   virtual Status transport_status() const = 0;
 

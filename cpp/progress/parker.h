@@ -12,9 +12,9 @@ struct ParkPolicy {
   microseconds spin{200};    // polls without pause; zero when ranks on this host outnumber its cores
   microseconds yield{2000};  // then gives the core away between polls
   microseconds pause_min{20};
-  microseconds pause_max{1000};  // also the longest time a peer's arrival goes unnoticed
+  microseconds pause_max{1000};        // also the longest time a peer's arrival goes unnoticed
   microseconds pause_max_rung{10000};  // where every peer rings when it arrives
-  int polls_per_turn = 32;       // between two looks at the clock
+  int polls_per_turn = 32;             // between two looks at the clock
 };
 
 // A pure state machine over the time given to it: it never sleeps itself.

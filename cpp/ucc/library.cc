@@ -12,8 +12,9 @@ ucc_lib_h initialise() {
   ucc_get_version(&major, &minor, &patch);
   if (major != UCC_API_MAJOR || minor < 3) {
     throw StatusError(Status(StatusCode::unsupported, "the UCC library that was loaded is version " + ucc_library_version() +
-                                                          "; torch_ucc needs " + std::to_string(UCC_API_MAJOR) + ".3 or a later " +
-                                                          std::to_string(UCC_API_MAJOR) + ".x (see UCC_HOME)"));
+                                                          "; torch_ucc needs " + std::to_string(UCC_API_MAJOR) +
+                                                          ".3 or a later " + std::to_string(UCC_API_MAJOR) +
+                                                          ".x (see UCC_HOME)"));
   }
   ucc_lib_config_h config = nullptr;
   throw_if_error(from_ucc(ucc_lib_config_read(nullptr, nullptr, &config), "ucc_lib_config_read"));

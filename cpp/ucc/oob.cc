@@ -1,6 +1,6 @@
 #include "ucc/oob.h"
 
-#include <cstring>
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -45,9 +45,11 @@ ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self,
   *request = nullptr;
   try {
     const std::string name = oob.scope_ + "/oob/" + std::to_string(oob.calls_++);
-    *request = new Request{
-        oob, Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
-        static_cast<char*>(all), size, {}};
+    *request = new Request{oob,
+                           Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
+                           static_cast<char*>(all),
+                           size,
+                           {}};
     return UCC_OK;
   } catch (const std::exception& error) {
     return oob.failed(Status(StatusCode::transport, error.what()));
@@ -72,10 +74,10 @@ ucc_status_t Oob::test(void* handle) {
     char* at = request.all;
     for (const std::string& value : *values) {
       if (value.size() != request.size) {
-        return oob.failed(Status(StatusCode::transport, "a rank published an address of the wrong size: versions of UCC differ?"));
+        return oob.failed(
+            Status(StatusCode::transport, "a rank published an address of the wrong size: versions of UCC differ?"));
       }
-      std::memcpy(at, value.data(), value.size());
-      at += value.size();
+      at = std::copy(value.begin(), value.end(), at);
     }
     return UCC_OK;
   } catch (const std::exception& error) {

@@ -1,5 +1,7 @@
 #include "work/delivery.h"
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -42,6 +44,7 @@ bool Delivery::stop(Deadline deadline) {
 }
 
 void Delivery::serve(const std::shared_ptr<State>& state) {
+  ::pthread_setname_np(::pthread_self(), "ucc-delivery");
   std::unique_lock<std::mutex> lock(state->mutex);
   while (true) {
     ++state->idle;

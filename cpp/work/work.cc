@@ -20,9 +20,7 @@ bool UccWork::isCompleted() {
 
 bool UccWork::isSuccess() const { return op_ == nullptr || !ended() || op_->completion().status().ok(); }
 
-std::exception_ptr UccWork::exception() const {
-  return isSuccess() ? nullptr : exception_for_user(op_->completion().status());
-}
+std::exception_ptr UccWork::exception() const { return isSuccess() ? nullptr : exception_for_user(op_->completion().status()); }
 
 std::vector<at::Tensor> UccWork::result() { return outputs_; }
 
@@ -34,8 +32,8 @@ bool UccWork::wait(std::chrono::milliseconds timeout) {
   }
   const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout);
   if (!home_->engine.wait(*op_, deadline)) {
-    throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " + op_->describe() +
-                                                   "; the operation goes on and can be waited for again"));
+    throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " +
+                                                   op_->describe() + "; the operation goes on and can be waited for again"));
   }
   if (!op_->completion().status().ok()) {
     throw_for_user(op_->completion().status());

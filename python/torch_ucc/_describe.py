@@ -15,8 +15,8 @@ from torch_ucc import _extension, _libraries, config
 def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """Collective: every rank of the group calls it. The result can be printed and compared.
 
-    `transports` names what UCX chooses towards a peer on the same host and towards one on another host, where the group has
-    such peers; UCX was asked, nothing is guessed.
+    `transports` names what UCX chooses towards a peer on the same host and towards one on another host, where
+    the group has such peers; UCX was asked, nothing is guessed.
     """
     core = _extension.core()
     settings = config.from_environment()

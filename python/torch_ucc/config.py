@@ -1,7 +1,7 @@
 """What can be set, where it comes from, and what it is when nobody says.
 
-The environment is read once, at the creation of the first group, into one immutable value that remembers the source of each
-setting. An unknown TORCH_UCC_ name is an error, as is a value that cannot be read.
+The environment is read once, at the creation of the first group, into one immutable value that remembers the
+source of each setting. An unknown TORCH_UCC_ name is an error, as is a value that cannot be read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 PREFIX = "TORCH_UCC_"
 
-# Variables of the project that are no settings of a group: they say where libraries are, or belong to tools.
-_OTHER_NAMES = ("TORCH_UCC_HOME",)
+# Read by the project's scripts and tools.
+_OTHER_NAMES = ("TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHON")
 
-# UCC reads its own options from the environment. Those that steer how collectives run must be equal on all ranks, or their
-# messages do not match; those that only choose what is printed need not.
+# UCC reads its own options from the environment. Those that steer how collectives run must be equal on all
+# ranks, or their messages do not match; those that only choose what is printed need not.
 _UCC_LOCAL = re.compile(r"^UCC_(LOG_|COLL_TRACE|PROFILE_|HOME$|CONFIG_FILE$)")
 
 
@@ -56,7 +56,7 @@ class Config:
     spin: timedelta = _setting(
         timedelta(microseconds=200),
         _duration,
-        "How long a thread that waits polls without giving up its core. Not at all where ranks outnumber cores.",
+        "How long a waiting thread polls without giving up its core. Not at all where ranks outnumber cores.",
     )
     yield_for: timedelta = _setting(
         timedelta(milliseconds=2), _duration, "How long it then polls and yields, before it sleeps."
@@ -78,7 +78,8 @@ class Config:
 
     def agreed(self, environment: Mapping[str, str]) -> list[tuple[str, str]]:
         """Name and value of everything that must be equal on all ranks."""
-        ours = [(field.name, str(getattr(self, field.name))) for field in _fields() if field.metadata["agreed"]]
+        agreed = (field.name for field in _fields() if field.metadata["agreed"])
+        ours = [(name, str(getattr(self, name))) for name in agreed]
         uccs = [
             (name, value)
             for name, value in environment.items()
@@ -119,8 +120,9 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "known are " + ", ".join(sorted(known))
+    short = [other.removeprefix(PREFIX) for other in known]
+    near = difflib.get_close_matches(name.removeprefix(PREFIX).upper(), short, n=1)
+    hint = f"did you mean {PREFIX}{near[0]}?" if near else "known are " + ", ".join(sorted(known))
     return f"{name} is not a setting of torch_ucc: {hint}"
 
 

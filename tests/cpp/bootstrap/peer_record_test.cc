@@ -62,9 +62,9 @@ TEST(PeerRecord, RefusesWhatItDidNotWrite) {
   without_pid.replace(without_pid.find("4711"), 4, "many");
   std::string two_pids = good;
   two_pids.replace(two_pids.find("4711"), 4, "47 1");
-  for (const std::string& text : {std::string(), std::string("\x1e"), std::string("\x1f"), std::string("\x1f\x1e"),
-                                  std::string("host\x1fn\x1e"), good.substr(1), good.substr(0, good.size() - 1), good + "x",
-                                  std::string("\0\0\0", 3), without_pid, two_pids}) {
+  for (const std::string& text :
+       {std::string(), std::string("\x1e"), std::string("\x1f"), std::string("\x1f\x1e"), std::string("host\x1fn\x1e"),
+        good.substr(1), good.substr(0, good.size() - 1), good + "x", std::string("\0\0\0", 3), without_pid, two_pids}) {
     EXPECT_THROW(PeerRecord::decode(text), StatusError) << testing::PrintToString(text);
   }
 }
@@ -73,7 +73,9 @@ TEST(PeerRecord, RefusesWhatItDidNotWrite) {
 TEST(PeerRecord, DecodesRandomBytesOrThrows) {
   std::mt19937 random(20240229);
   const std::string good = record("node1", 4711, {{"UCC_TLS", "ucp"}, {"segment_bytes", "1048576"}}).encode();
-  const std::string likely = "\x1e\x1f" "0ahostnoncepid_";
+  const std::string likely =
+      "\x1e\x1f"
+      "0ahostnoncepid_";
   int refused = 0;
   constexpr int kTries = 20000;
   for (int i = 0; i < kTries; ++i) {

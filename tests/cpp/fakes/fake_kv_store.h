@@ -42,9 +42,9 @@ class FakeKvServer {
 class FakeKvStore final : public KvStore {
  public:
   struct Faults {
-    int dies_after = -1;    // operations that still work; every later one throws. Negative: never
-    bool stalls = false;    // what the others wrote never arrives
-    bool lies = false;      // every value read is garbage
+    int dies_after = -1;  // operations that still work; every later one throws. Negative: never
+    bool stalls = false;  // what the others wrote never arrives
+    bool lies = false;    // every value read is garbage
     std::string garbage = "\x1e\x1f nonsense";
   };
   struct Counts {

@@ -19,16 +19,16 @@ class FakeOp : public Op {
 
   struct Plan {
     std::string name = "fake";
-    int polls = 1;                       // calls of poll() until it ends; kNever: only end() ends it
-    Status start{};                      // what start() returns
-    Status transport{};                  // how the transport says it ended
-    int advances = 0;                    // every so many polls it says that it advanced; 0: never
+    int polls = 1;       // calls of poll() until it ends; kNever: only end() ends it
+    Status start{};      // what start() returns
+    Status transport{};  // how the transport says it ended
+    int advances = 0;    // every so many polls it says that it advanced; 0: never
     const void* scope = nullptr;
     Deadline deadline{};
-    bool is_announced = false;           // whether peers would ring
-    std::function<Status()> finish{};    // in place of finish(), may throw
-    std::function<void()> on_start{};    // runs in start(), with the baton
-    std::atomic<int>* freed = nullptr;   // counts destructions; must outlive the operation
+    bool is_announced = false;          // whether peers would ring
+    std::function<Status()> finish{};   // in place of finish(), may throw
+    std::function<void()> on_start{};   // runs in start(), with the baton
+    std::atomic<int>* freed = nullptr;  // counts destructions; must outlive the operation
   };
 
   explicit FakeOp(Plan plan) : plan_(std::move(plan)) { set_deadline(plan_.deadline); }

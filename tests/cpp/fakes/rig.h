@@ -33,9 +33,7 @@ inline bool ends_by_itself(FakeOp& op) { return op.completion().wait_for(kHardLi
 // takes others to give it back.
 inline bool baton_is_free(Engine& engine) {
   bool had = false;
-  std::thread([&] {
-    had = engine.with_baton(Deadline::after(std::chrono::seconds(20)), [](LoopToken&) {});
-  }).join();
+  std::thread([&] { had = engine.with_baton(Deadline::after(std::chrono::seconds(20)), [](LoopToken&) {}); }).join();
   return had;
 }
 

@@ -32,7 +32,8 @@ struct Starts {
   std::vector<std::vector<int>> by_thread = std::vector<std::vector<int>>(kThreads);
 
   FakeOp::Plan plan(int thread, int number, int polls) {
-    return {.polls = polls, .on_start = [this, thread, number] { by_thread[static_cast<std::size_t>(thread)].push_back(number); }};
+    return {.polls = polls,
+            .on_start = [this, thread, number] { by_thread[static_cast<std::size_t>(thread)].push_back(number); }};
   }
   void expect_in_order(int count) const {
     for (const auto& numbers : by_thread) {

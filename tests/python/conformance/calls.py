@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -21,7 +22,7 @@ def sizes_of(dtype: torch.dtype) -> tuple[int, ...]:
 def _target(group: dist.ProcessGroup, *tensors: torch.Tensor) -> dist.ProcessGroup:
     """The group; or its backend where a tensor is conjugated or negated only in name.
 
-    torch's dispatcher resolves such a tensor into a copy before any backend sees it, and the result ends there.
+    torch's dispatcher resolves such a tensor into a copy before a backend sees it, and the result ends there.
     """
     if any(tensor.is_conj() or tensor.is_neg() for tensor in tensors):
         return group._get_backend(torch.device("cpu"))
@@ -85,13 +86,15 @@ class Failures:
         self.count = 0
         self.first: list[str] = []
         self.checked = 0
+        self._lock = threading.Lock()
 
     def note(self, case: object, wrong: str | None) -> None:
-        self.checked += 1
-        if wrong is not None:
-            self.count += 1
-            if len(self.first) < 20:
-                self.first.append(f"{case}: {wrong}")
+        with self._lock:
+            self.checked += 1
+            if wrong is not None:
+                self.count += 1
+                if len(self.first) < 20:
+                    self.first.append(f"{case}: {wrong}")
 
     def report(self) -> tuple[int, int, list[str]]:
         return self.checked, self.count, self.first

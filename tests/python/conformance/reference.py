@@ -1,9 +1,9 @@
 """What a collective must return, computed by every rank for itself.
 
-Each rank can make the input of every other one from its number, so no second backend is needed. Integers and moved
-bytes are compared exactly. For a floating-point reduction the exact value is bounded from both sides by the error of
-`size` roundings in the type that is reduced (float32 for narrower ones), and both bounds are rounded once to the
-tensor's own type: rounding is monotonic, so a right result lies between them.
+Each rank can make the input of every other one from its number, so no second backend is needed. Integers and
+moved bytes are compared exactly. For a floating-point reduction the exact value is bounded from both sides by
+the error of the roundings in the type that is reduced (float32 for narrow ones), and both bounds are rounded
+once to the tensor's own type: rounding is monotonic, so a right result lies between them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 PERIOD = 65521
-"""Inputs repeat after this many elements: a prime, so that no shift by a piece of a tensor leaves one unchanged."""
+"""Inputs repeat after this many elements: a prime, so that none looks the same when shifted by a piece."""
 
 BOOL = (torch.bool,)
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -61,9 +61,11 @@ def reduce_op(op: str) -> dist.ReduceOp:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as integers, for comparisons that see every bit; also of types that torch cannot compare."""
+    """The elements as integers: comparisons see every bit, also of types that torch cannot compare."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    flat = plain.as_strided((plain.numel(),), (1,))  # a single element may be called contiguous with any stride
+    flat = plain.as_strided(
+        (plain.numel(),), (1,)
+    )  # a single element may be called contiguous with any stride
     return flat.view(_BITS[tensor.element_size()])
 
 
@@ -104,7 +106,7 @@ def sample(dtype: torch.dtype, rank: int, salt: int, numel: int) -> torch.Tensor
 
 @dataclass(frozen=True)
 class Expected:
-    """One period of the result: each element lies between these two. Equal bounds, compared bit by bit: exact."""
+    """One period of the result: each element lies between these. If they are one, all bits are compared."""
 
     low: torch.Tensor
     high: torch.Tensor
@@ -118,7 +120,10 @@ class Expected:
             bad = bits(got) != bits(tile(self.low, self.numel))
         else:
             value = _ordered(got)
-            bad = ~((value >= tile(_ordered(self.low), value.numel())) & (value <= tile(_ordered(self.high), value.numel())))
+            bad = ~(
+                (value >= tile(_ordered(self.low), value.numel()))
+                & (value <= tile(_ordered(self.high), value.numel()))
+            )
         if not bad.any():
             return None
         first = int(bad.nonzero()[0])
@@ -126,7 +131,8 @@ class Expected:
         flat = got.detach().resolve_conj().resolve_neg().reshape(-1)
         at = first // per_element
         bounds = [str(each[at % each.numel()].item()) for each in (self.low, self.high)]
-        return f"{int(bad.sum())} of {bad.numel()} wrong, first [{at}]: {flat[at].item()} not in [{', '.join(bounds)}]"
+        counts = f"{int(bad.sum())} of {bad.numel()} wrong"
+        return f"{counts}, first [{at}]: {flat[at].item()} not in [{', '.join(bounds)}]"
 
 
 def _ordered(tensor: torch.Tensor) -> torch.Tensor:

@@ -75,7 +75,9 @@ def test_every_rank_gets_the_same_bits(world_size: int, numel: int) -> None:
     """Sums depend on the order of addition: replicas that differ in the last bit drift apart."""
     first, *others = run_ranks(result_bits, world_size, torch.float32, numel)
     for rank, other in enumerate(others, start=1):
-        assert torch.equal(first, other), f"rank {rank} differs from rank 0 in {int((first != other).sum())} elements"
+        assert torch.equal(first, other), (
+            f"rank {rank} differs from rank 0 in {int((first != other).sum())} elements"
+        )
 
 
 SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, 1.0)

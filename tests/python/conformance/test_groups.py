@@ -1,4 +1,4 @@
-"""Groups: several at once, overlapping, of one rank, over a gloo world, from several threads, and after each other."""
+"""Groups: several at once, overlapping, of one rank, over a gloo world, from threads, one after another."""
 
 import datetime
 import gc

@@ -1,8 +1,8 @@
-"""Ten thousand calls drawn at random: op, type, reduce op, size, layout, thread, group, and how they are completed.
+"""Ten thousand calls drawn at random: op, type, reduce op, size, layout, thread, group, way of completion.
 
-The same seed gives every rank the same schedule, and RANDOM_CALLS_SEED chooses it. A schedule numbers the calls; each
-belongs to a thread and a group, and the calls on a group start in the order of their numbers whichever thread makes them.
-Every rank knows every other one's input, so each checks each of its results.
+The same seed gives every rank the same schedule, and RANDOM_CALLS_SEED chooses it. A schedule numbers the
+calls; each belongs to a thread and a group, and the calls on a group start in the order of their numbers
+whichever thread makes them. Every rank knows every other one's input, so each checks each of its results.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ def random_calls(seed: int, calls: int) -> tuple[int, int, list[str]]:
         turns = Turns(steps)
         errors: list[BaseException] = []
 
-        def body(which: int, steps: list[Step] = steps, turns: Turns = turns, errors: list[BaseException] = errors) -> None:
+        def body(
+            which: int, steps: list[Step] = steps, turns: Turns = turns, errors: list[BaseException] = errors
+        ) -> None:
             try:
                 run_thread([step for step in steps if step.thread == which], groups, turns, failures)
             except BaseException as error:

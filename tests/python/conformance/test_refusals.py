@@ -1,4 +1,4 @@
-"""What means nothing is refused before anything is sent: by name, on the rank alone, and the group stays usable."""
+"""What means nothing is refused before anything is sent, by name; the group stays usable."""
 
 import re
 from collections.abc import Callable

@@ -1,0 +1,37 @@
+"""What the README's first screen says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from torch_ucc.testing import run_script
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+README = (REPOSITORY / "README.md").read_text()
+
+pytestmark = pytest.mark.multirank
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_program_prints_what_the_readme_shows() -> None:
+    program = blocks("python")[0]
+    shown = next(block for block in blocks("") if block.startswith("$ "))
+    printed = run_script(program, 2)
+    assert sorted(line for line in printed.splitlines() if line.startswith("rank")) == shown.splitlines()[1:]
+
+
+def test_the_example_is_that_program() -> None:
+    code = (REPOSITORY / "examples" / "all_reduce.py").read_text().split('"""\n\n', 1)[1]
+    assert code == blocks("python")[0]
+
+
+def test_every_setting_is_in_the_table() -> None:
+    from torch_ucc import config
+
+    for name in config.names():
+        assert f"`{config.PREFIX}{name.upper()}`" in README
