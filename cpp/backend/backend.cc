@@ -35,6 +35,10 @@ UccBackend::UccBackend(const GroupSpec& group, const Settings& settings, c10::in
 
 Call UccBackend::call(const char* op, OpType type) const {
   Call call{op, type, seq_.load(std::memory_order_relaxed) + 1, info_};
+  if (CommContext::in_forked_child()) {
+    throw_for_user(
+        Status(StatusCode::closed, call.describe() + ": this process was forked from a member of the group, and is none itself"));
+  }
   if (closed_.load(std::memory_order_acquire)) {
     throw_for_user(Status(StatusCode::closed, call.describe() + ": the group was shut down"));
   }

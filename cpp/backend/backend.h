@@ -43,7 +43,7 @@ class UccBackend final : public c10d::Backend {
   c10d::ErrorType getError() override;
 
   // Both end the group for good, and a second call does nothing. shutdown() lets what is in flight finish and closes with the
-  // other ranks, abort() gives it up. Bounded by twice Settings::close_timeout.
+  // other ranks, abort() gives it up. Bounded by Settings::close_timeout and two seconds.
   void shutdown() override;
   void abort() override;
 
@@ -51,7 +51,7 @@ class UccBackend final : public c10d::Backend {
 
  private:
   Call call(const char* op, c10d::OpType type) const;
-  // Sends what was prepared. `timeout` negative: the group's.
+  // Sends what was prepared. `timeout` not above 0: the group's.
   c10::intrusive_ptr<c10d::Work> launch(Call call, Prepared prepared, std::chrono::milliseconds timeout, bool async_op);
   void close(std::chrono::milliseconds drain);
 

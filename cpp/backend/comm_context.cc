@@ -1,13 +1,15 @@
 #include "backend/comm_context.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
-#include "base/log.h"
 #include "bootstrap/exchange.h"
 #include "ucc/coll_args.h"
 #include "ucc/collective.h"
@@ -16,8 +18,9 @@
 namespace torch_ucc {
 namespace {
 
-// How long to try for the baton when operations are to be given up: a turn with it lasts microseconds.
-constexpr std::chrono::milliseconds kToAbandon{100};
+// How long a closing step may take beyond the caller's limit where no peer is involved: a turn with the baton, the library's own
+// clean-up, callbacks that end.
+constexpr std::chrono::milliseconds kForOurselves{500};
 
 constexpr std::uint16_t kControlTeam = 1;
 constexpr std::uint16_t kFirstGroup = 2;
@@ -32,6 +35,14 @@ struct Registry {
 Registry& registry() {
   static auto* instance = new Registry();  // never destroyed: engine threads may outlive static destruction
   return *instance;
+}
+
+std::atomic<bool> forked{false};
+
+// UCX's threads and memory do not survive a fork: the child must not touch them, not even to clean up.
+void mark_forked_children() {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+  (void)registered;
 }
 
 int usable_cores() {
@@ -56,7 +67,7 @@ std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings&
   for (const std::string& text : exchange.wait(Deadline::after(group.timeout))) {
     peers.push_back(PeerRecord::decode(text));
   }
-  check_peers(peers, group.rank);
+  check_peers(peers);
   return peers;
 }
 
@@ -91,20 +102,30 @@ class CloseBarrier final : public Collective {
 
 }  // namespace
 
+bool CommContext::in_forked_child() { return forked.load(std::memory_order_relaxed); }
+
 std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, const Settings& settings) {
+  mark_forked_children();
+  if (in_forked_child()) {
+    throw StatusError(
+        Status(StatusCode::closed, "group '" + group.name +
+                                       "' cannot be created: this process was forked from one that used ucc, and UCX does "
+                                       "not survive that. Start processes with the spawn or forkserver method."));
+  }
   Registry& contexts = registry();
   {
     const MutexLock lock(contexts.mutex);
     for (const auto& context : contexts.open) {
-      if (context->covers(group.global_ranks)) {
-        if (context->engine_.failed()) {
-          throw StatusError(Status(StatusCode::closed, "group '" + group.name +
-                                                           "' cannot be created on a context that has failed (" +
-                                                           context->engine_.failure().message() +
-                                                           "). Call destroy_process_group() and initialise again."));
-        }
-        return context;
+      if (!context->serves(group.global_ranks)) {
+        continue;
       }
+      if (context->engine_.failed()) {
+        throw StatusError(Status(StatusCode::closed, "group '" + group.name +
+                                                         "' cannot be created on a context that has failed (" +
+                                                         context->engine_.failure().message() +
+                                                         "). Call destroy_process_group() and initialise again."));
+      }
+      return context;
     }
   }
   auto context = std::make_shared<CommContext>(group, settings);
@@ -139,10 +160,10 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
 
 CommContext::~CommContext() = default;
 
-bool CommContext::covers(const std::vector<std::int64_t>& global_ranks) const {
-  return std::all_of(global_ranks.begin(), global_ranks.end(), [this](std::int64_t rank) {
-    return std::find(global_ranks_.begin(), global_ranks_.end(), rank) != global_ranks_.end();
-  });
+bool CommContext::serves(const std::vector<std::int64_t>& global_ranks) const {
+  return founder_open_.load() && std::all_of(global_ranks.begin(), global_ranks.end(), [this](std::int64_t rank) {
+           return std::find(global_ranks_.begin(), global_ranks_.end(), rank) != global_ranks_.end();
+         });
 }
 
 std::uint64_t CommContext::position(std::int64_t global_rank) const {
@@ -202,31 +223,45 @@ std::shared_ptr<UccTeam> CommContext::create_team(const GroupSpec& group) {
   auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells));
   auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);
   create->set_deadline(Deadline::after(group.timeout));
+  {
+    const MutexLock lock(creation_mutex_);
+    throw_if_error(engine_.run(create));
+  }
   const MutexLock lock(mutex_);
-  throw_if_error(engine_.run(create));
+  if (closed_) {
+    throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' was created while the last of its others closed"));
+  }
   ++open_teams_;
+  if (id == kFirstGroup) {
+    founder_open_.store(true);
+  }
   return team;
 }
 
 void CommContext::close_team(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit) {
   const Deadline deadline = Deadline::after(limit);
+  if (team->id() == kFirstGroup) {
+    founder_open_.store(false);
+  }
   if (engine_.drain(team.get(), deadline)) {
-    engine_.with_baton(Deadline::after(limit), [&](LoopToken& token) { team->destroy(token); });
+    engine_.with_baton(Deadline::after(kForOurselves), [&](LoopToken& token) { team->destroy(token); });
   } else if (!engine_.failed()) {
     engine_.abandon(team.get(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"),
-                    Deadline::after(limit + kToAbandon));
+                    Deadline::after(kForOurselves));
   }
-  bool last = false;
   {
     const MutexLock lock(mutex_);
-    last = --open_teams_ == 0;
+    if (--open_teams_ != 0) {
+      return;
+    }
   }
-  if (last) {
-    close(limit);
-  }
+  close(deadline);
 }
 
 void CommContext::close_all(std::chrono::milliseconds limit) {
+  if (in_forked_child()) {
+    return;
+  }
   Registry& contexts = registry();
   std::vector<std::shared_ptr<CommContext>> open;
   {
@@ -234,56 +269,66 @@ void CommContext::close_all(std::chrono::milliseconds limit) {
     open = contexts.open;
   }
   for (const auto& context : open) {
-    context->close(limit);
+    context->close(Deadline::after(limit));
   }
 }
 
 // UCC flushes to every peer when a context is destroyed, without a bound: only sensible when all of them got here.
-bool CommContext::agree_to_close(std::chrono::milliseconds limit) {
+bool CommContext::agree_to_close(Deadline deadline) {
   if (engine_.left_behind()) {
     return false;
   }
   const auto barrier = std::make_shared<CloseBarrier>(control_team_);
   engine_.post(barrier, Follow::waits);
-  if (engine_.wait(*barrier, Deadline::after(limit)) && barrier->completion().status().ok()) {
-    return true;
-  }
-  engine_.fail(Status(StatusCode::closed, "closed without some of its ranks"));
-  engine_.settled(*barrier);
-  return false;
+  return engine_.wait(*barrier, deadline) && barrier->completion().status().ok();
 }
 
-void CommContext::close(std::chrono::milliseconds limit) {
+// In a thread that can be left behind: a peer that stops right now would hold it for ever.
+bool CommContext::destroy(Deadline deadline) {
+  oob_.set_deadline(deadline);
+  oob_.set_closing();
+  const auto destroyed = std::make_shared<std::promise<bool>>();
+  std::future<bool> answer = destroyed->get_future();
+  std::thread thread;
+  try {
+    thread = std::thread([self = shared_from_this(), destroyed, deadline] {
+      destroyed->set_value(self->engine_.with_baton(deadline, [&](LoopToken& token) {
+        self->control_team_->destroy(token);
+        self->ucc_.destroy(token);
+      }));
+    });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  if (answer.wait_until(deadline.at()) != std::future_status::ready) {
+    thread.detach();
+    return false;
+  }
+  thread.join();  // it must not be the last to hold the context, at whatever the process does next
+  return answer.get();
+}
+
+void CommContext::close(Deadline deadline) {
   const auto self = shared_from_this();
+  bool groups_are_open = false;  // at exit, without destroy_process_group(): their teams, perhaps their operations, live on
   {
     const MutexLock lock(mutex_);
     if (std::exchange(closed_, true)) {
       return;
     }
+    groups_are_open = open_teams_ != 0;
   }
   Registry& contexts = registry();
   {
     const MutexLock lock(contexts.mutex);
     std::erase(contexts.open, self);
   }
-  bool destroyed = false;
-  if (agree_to_close(limit)) {
-    oob_.set_deadline(Deadline::after(limit));
-    oob_.set_closing();
-    // In a thread that can be left behind: a peer that stops right now would hold it for ever.
-    auto destroy = std::make_shared<std::promise<void>>();
-    std::future<void> ended = destroy->get_future();
-    std::thread([self, destroy, limit] {
-      self->engine_.with_baton(Deadline::after(limit), [&](LoopToken& token) {
-        self->control_team_->destroy(token);
-        self->ucc_.destroy(token);
-      });
-      destroy->set_value();
-    }).detach();
-    destroyed = ended.wait_for(limit) == std::future_status::ready;
-  }
+  const bool all_here = agree_to_close(deadline);
+  const bool destroyed = all_here && !groups_are_open && destroy(std::max(deadline, Deadline::after(kForOurselves)));
+  // From here nothing reaches UCC any more, whoever still holds a group or a Work.
+  engine_.fail(Status(StatusCode::closed, "its process group was closed"));
   engine_.stop_background();
-  delivery_.stop(Deadline::after(limit));
+  delivery_.stop(std::max(deadline, Deadline::after(kForOurselves)));
   if (!destroyed) {
     const MutexLock lock(contexts.mutex);
     contexts.left_behind.push_back(self);

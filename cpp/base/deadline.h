@@ -16,8 +16,12 @@ class Deadline {
   explicit Deadline(Clock::time_point at) : at_(at) {}
 
   // A duration too long to add to now never passes.
-  static Deadline after(Clock::duration duration, Clock::time_point now = Clock::now()) {
-    return duration >= Clock::time_point::max() - now ? Deadline() : Deadline(now + duration);
+  template <typename Rep, typename Period>
+  static Deadline after(std::chrono::duration<Rep, Period> duration, Clock::time_point now = Clock::now()) {
+    constexpr std::chrono::hours kForEver(24 * 365 * 100);
+    return std::chrono::duration_cast<std::chrono::hours>(duration) > kForEver
+               ? Deadline()
+               : Deadline(now + std::chrono::duration_cast<Clock::duration>(duration));
   }
 
   bool passed(Clock::time_point now = Clock::now()) const { return now >= at_; }

@@ -56,17 +56,7 @@ void bind_backend(py::module_& module) {
   py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(module, "Options", "Options of a ucc process group.")
       .def(py::init<milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout);
   py::class_<UccBackend, c10::intrusive_ptr<UccBackend>, c10d::Backend>(module, "UccBackend", "The backend of one process group.")
-      .def_property_readonly("options", &UccBackend::getBackendOptions)
-      .def_property_readonly(
-          "hosts",
-          [](const UccBackend& backend) {
-            std::vector<std::string> hosts;
-            for (const auto& peer : backend.context()->peers()) {
-              hosts.push_back(peer.host);
-            }
-            return hosts;
-          },
-          "The host name of each process of the context.");
+      .def_property_readonly("options", &UccBackend::getBackendOptions);
   module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::arg("group_id"), py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
              "Create this process's member of a group; blocks until the other members do the same.");

@@ -112,15 +112,13 @@ PeerRecord PeerRecord::here(NamedValues agreed) {
   return record;
 }
 
-void check_peers(const std::vector<PeerRecord>& peers, int my_rank) {
-  // Everybody compares with rank 0, and rank 0 with everybody: one difference is told on both sides.
-  const auto& mine = peers.at(static_cast<std::size_t>(my_rank));
+void check_peers(const std::vector<PeerRecord>& peers) {
+  // Every rank looks at all of them: where one differs from rank 0, all ranks end, and with the same words.
   const auto count = static_cast<int>(peers.size());
-  const int last = my_rank == 0 ? count : 1;
-  for (int rank = 0; rank < last; ++rank) {
+  for (int rank = 1; rank < count; ++rank) {
     const auto& other = peers[static_cast<std::size_t>(rank)];
-    if (other.agreed != mine.agreed) {
-      throw StatusError(difference(mine, my_rank, other, rank));
+    if (other.agreed != peers.front().agreed) {
+      throw StatusError(difference(peers.front(), 0, other, rank));
     }
   }
   std::map<std::pair<std::string, long>, int> seen;

@@ -26,7 +26,7 @@ struct PeerRecord {
 
 // Throws StatusError (invalid) if these ranks cannot form a group: different settings (the error names rank, setting and both
 // values), or two processes that UCC would take for one.
-void check_peers(const std::vector<PeerRecord>& peers, int my_rank);
+void check_peers(const std::vector<PeerRecord>& peers);
 
 // How many of `peers` run on the host of `my_rank`, itself included.
 int ranks_on_host(const std::vector<PeerRecord>& peers, int my_rank);

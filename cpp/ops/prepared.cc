@@ -78,7 +78,7 @@ at::Tensor staged_for_reduction(const Call& call, const at::Tensor& tensor, cons
   if (rule.scale) {
     return premultiplied(call, tensor, op, rule.compute);
   }
-  return plain(tensor.to(rule.compute));
+  return plain(tensor.to(rule.compute, /*non_blocking=*/false, /*copy=*/rule.order));
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ Prepared prepare_allreduce(const Call& call, std::vector<at::Tensor>& tensors, c
   if (!prepared.sends) {
     return prepared;
   }
-  const bool in_place = rule->compute == tensor.scalar_type() && !rule->scale && is_plain(tensor);
+  const bool in_place = rule->compute == tensor.scalar_type() && !rule->scale && !rule->order && is_plain(tensor);
   const at::Tensor buffer = in_place ? tensor : staged_for_reduction(call, tensor, op, *rule);
   if (rule->order) {
     to_keys(buffer, rule->op == UCC_OP_MIN);
@@ -175,12 +175,12 @@ void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, co
   char* const slot = begin + bytes * static_cast<std::size_t>(call.group->rank);
   const c10::InferenceMode below_autograd(true);
   at::Tensor source = plain(mine);
-  const char* const from = static_cast<const char*>(data_of(source));
+  const char* const from = static_cast<const char*>(source_of(source));
   const bool in_place = from == slot;
   if (!in_place && from < begin + bytes_of(all) && begin < from + bytes) {
     source = source.clone();  // part of the output, at another rank's place
   }
-  prepared.args = allgather_args(in_place ? nullptr : data_of(source), begin, bytes, call.group->size, memory_of(all));
+  prepared.args = allgather_args(in_place ? nullptr : source_of(source), begin, bytes, call.group->size, memory_of(all));
   prepared.buffers = {all, source};
 }
 

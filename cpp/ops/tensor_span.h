@@ -26,8 +26,9 @@ void check_sendable(const Call& call, const at::Tensor& tensor, const char* what
 // Refuses a tensor that cannot be written: one that was expanded, whose elements share memory.
 void check_writable(const Call& call, const at::Tensor& tensor, const char* what);
 
-// Where UCC finds the data of a contiguous tensor.
-inline void* data_of(const at::Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); }
+// Where UCC finds the data of a plain tensor, to write it or only to read it.
+inline void* data_of(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
+inline const void* source_of(const at::Tensor& tensor) { return tensor.const_data_ptr(); }
 inline std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }
 ucc_memory_type_t memory_of(const at::Tensor& tensor);
 

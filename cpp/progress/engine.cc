@@ -12,9 +12,6 @@
 namespace torch_ucc {
 namespace {
 
-// A post polls this often before it returns: an operation of ranks that all arrived ends right here.
-constexpr int kPollsAfterPost = 16;
-
 // Of the background thread: how long it leaves an operation to a caller who may come back to wait for it, and how long it
 // stays half awake after its last work (20 x 100 us).
 constexpr microseconds kGrace{50};
@@ -77,7 +74,7 @@ void Engine::post(std::shared_ptr<Op> op, Follow follow) {
       const Op* const mine = op.get();
       admit_intake(turn.token());
       admit(turn.token(), std::move(op));
-      poll(turn.token(), mine, kPollsAfterPost);
+      poll(turn.token(), mine, policy_.polls_after_post);
     } else {
       const MutexLock lock(intake_mutex_);
       intake_.push_back(std::move(op));
@@ -223,7 +220,7 @@ bool Engine::drain(const void* scope, Deadline deadline) {
     });
     const Clock::time_point now = Clock::now();
     if (!busy) {
-      return true;
+      return !failed();  // else they were given up, not drained
     }
     if (deadline.passed(now)) {
       return false;
@@ -238,7 +235,7 @@ bool Engine::drain(const void* scope, Deadline deadline) {
 }
 
 void Engine::abandon(const void* scope, const Status& reason, Deadline deadline) {
-  with_baton(deadline, [&](LoopToken& token) {
+  const bool had_baton = with_baton(deadline, [&](LoopToken& token) {
     baton_.assert_held();
     admit_intake(token);
     std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
@@ -252,6 +249,9 @@ void Engine::abandon(const void* scope, const Status& reason, Deadline deadline)
       return true;
     });
   });
+  if (!had_baton) {
+    left_behind_.store(true, std::memory_order_relaxed);
+  }
 }
 
 void Engine::fail(Status reason) {
@@ -430,6 +430,9 @@ void Engine::stop_background() {
   if (background_.joinable()) {
     background_.join();
   }
+  if (failed()) {
+    drive(nullptr, 1);  // who waits for a future relied on the background thread to end what was given up
+  }
 }
 
 // Sleeps until something is left in flight that nobody waits for, gives the caller a moment to come back and wait after
@@ -482,6 +485,7 @@ void Engine::nap(Clock::duration duration) {
 
 void Engine::sleep_until_work() {
   std::unique_lock<std::mutex> lock(background_mutex_);
+  wanted_.store(false);
   background_asleep_.store(true, std::memory_order_seq_cst);
   background_wake_.wait(lock, [this] { return stopping_.load(std::memory_order_seq_cst) || background_has_work(); });
   background_asleep_.store(false, std::memory_order_seq_cst);

@@ -2,8 +2,8 @@
 //
 // Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that a small operation ends
 // without a thread hop. The background thread drives only while something is in flight and nobody waits. Nobody sleeps with
-// the baton in hand, and nobody waits for it: who does not get it leaves the operation in the intake, or sleeps on its own
-// completion and tries again. Completions and finish() run after the baton was given back.
+// the baton in hand, and nobody waits for it: who does not get it leaves the operation in the intake, or sleeps on the bell
+// and tries again. Completions and finish() run after the baton was given back.
 #pragma once
 
 #include <atomic>
@@ -84,7 +84,7 @@ class Engine {
   // outside an operation. `body` must not block on a peer.
   bool with_baton(Deadline deadline, const std::function<void(LoopToken&)>& body);
 
-  // Stops the background thread. The engine can still be driven by callers. Idempotent.
+  // Stops the background thread, and ends what a failure left in flight. The engine can still be driven by callers. Idempotent.
   void stop_background();
 
   // Operations posted and not yet completed.

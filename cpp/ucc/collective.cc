@@ -18,6 +18,9 @@ Collective::Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& arg
     : team_(std::move(team)), args_(args), pieces_(pieces), total_(count_pieces(args, pieces)) {}
 
 Status Collective::start(LoopToken& token) {
+  if (team_->handle(token) == nullptr) {
+    return Status(StatusCode::closed, "the group was shut down");
+  }
   ticket_ = team_->take_ticket(token);
   post_pieces(token);
   return status_;
@@ -70,7 +73,8 @@ Op::State Collective::poll(LoopToken& token) {
       break;
     }
     if (status != UCC_OK) {
-      status_ = from_ucc(status, "ucc_collective_test");
+      // Whatever UCC calls it: this request and those of other pieces may still use the buffers.
+      status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_test").message());
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }
     ucc_collective_finalize(std::exchange(request, nullptr));

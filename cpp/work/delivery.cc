@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -30,8 +31,18 @@ void Delivery::run(std::function<void()> job) {
   }
   state_->jobs.push_back(std::move(job));
   if (state_->jobs.size() > state_->idle && state_->threads < kMaxThreads) {
-    ++state_->threads;
-    std::thread(serve, state_).detach();
+    try {
+      std::thread(serve, state_).detach();
+      ++state_->threads;
+    } catch (const std::system_error&) {
+      if (state_->threads == 0) {  // the system has no thread left, and nobody else would run it
+        job = std::move(state_->jobs.back());
+        state_->jobs.pop_back();
+        lock.unlock();
+        job();
+        return;
+      }
+    }
   }
   state_->wake.notify_one();
 }

@@ -13,7 +13,10 @@ from torch_ucc._autoload import autoload
 if TYPE_CHECKING:
     from torch_ucc._describe import describe as describe
 
-__all__ = ["describe"]
+    Options: type[Any]
+    """What init_process_group() and new_group() take as pg_options of a ucc group."""
+
+__all__ = ["Options", "describe"]
 
 autoload()
 
@@ -23,4 +26,8 @@ def __getattr__(name: str) -> Any:
         from torch_ucc._describe import describe
 
         return describe
+    if name == "Options":
+        from torch_ucc import _extension
+
+        return _extension.core().Options
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,7 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     the group has such peers; UCX was asked, nothing is guessed.
     """
     core = _extension.core()
-    settings = config.from_environment()
+    settings = config.in_force()
     here = socket.gethostname()
     probe = core.TransportProbe()
     peers: list[tuple[str, bytes]] = [("", b"")] * dist.get_world_size(group)

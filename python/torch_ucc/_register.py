@@ -93,7 +93,7 @@ def _settings() -> Any:
     from torch_ucc import _extension, config
 
     core = _extension.core()
-    chosen = config.from_environment()
+    chosen = config.in_force()
     # For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all.
     atexit.register(core.close_all, min(chosen.close_timeout, CLOSE_AT_EXIT))
     return config.native(chosen, core.Settings())

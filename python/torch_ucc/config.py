@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -20,8 +21,10 @@ PREFIX = "TORCH_UCC_"
 _OTHER_NAMES = ("TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHON")
 
 # UCC reads its own options from the environment. Those that steer how collectives run must be equal on all
-# ranks, or their messages do not match; those that only choose what is printed need not.
-_UCC_LOCAL = re.compile(r"^UCC_(LOG_|COLL_TRACE|PROFILE_|HOME$|CONFIG_FILE$)")
+# ranks, or their messages do not match; those that choose a rank's devices, or what is printed, need not.
+_UCC_LOCAL = re.compile(
+    r"^UCC_(LOG_|COLL_TRACE|PROFILE_|UCX_|HOME$|CONFIG_FILE$|(TL_\w+_)?NET_DEVICES$|TL_SHARP_DEVICES$)"
+)
 
 
 def _duration(text: str) -> timedelta:
@@ -117,6 +120,12 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
     if config.pause_min > config.pause_max:
         raise ValueError(f"{PREFIX}PAUSE_MIN is longer than {PREFIX}PAUSE_MAX")
     return config
+
+
+@functools.cache
+def in_force() -> Config:
+    """Those of this process, read at its first group and then fixed."""
+    return from_environment()
 
 
 def _unknown(name: str, known: list[str]) -> str:

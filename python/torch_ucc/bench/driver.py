@@ -20,6 +20,10 @@ from torch_ucc.bench.figures import Sample
 from torch_ucc.bench.peers import Peer, Start, commands
 from torch_ucc.bench.targets import Waits
 
+BATCH_SECONDS = 0.002  # below a scheduler tick, so that most batches of a small op run undisturbed
+SHARED_BATCH_SECONDS = (
+    0.05  # where ranks share cores: many time slices, or how these fell is what one measures
+)
 STARTUP_LIMIT = 60.0  # seconds for ranks to start, meet and end
 CASE_LIMIT = 20.0  # seconds for one case, far above what the slowest peer takes
 
@@ -115,7 +119,9 @@ class Bench:
             return None
 
     def time_cases(self, ranks: int, cases: Sequence[Case], case_seconds: float) -> None:
+        cores = len(os.sched_getaffinity(0))  # those that all ranks are kept to
         arguments = ["--cases", ",".join(map(str, cases)), "--case-seconds", str(case_seconds)]
+        arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if ranks > cores else BATCH_SECONDS)]
         limit = STARTUP_LIMIT + len(cases) * (CASE_LIMIT + case_seconds)
         broken: set[str] = set()
         for repetition, peer in turns(self.peers, self.repetitions):

@@ -20,7 +20,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
-BATCH_SECONDS = 0.002  # below a scheduler tick, so that most batches of a small op run undisturbed
 MIN_BATCHES, MAX_BATCHES = 5, 500
 
 Call = Callable[[], object]
@@ -153,21 +152,23 @@ def timed(call: Call, count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def warm_up(library: Library, call: Call) -> float:
+def warm_up(library: Library, call: Call, batch_seconds: float) -> float:
     """Doubles the number of calls until they fill a batch; returns what one took, the same on all ranks."""
     count = 1
     while True:
         seconds: float = max(library.gather(timed(call, count)))
-        if count >= 4 and count * seconds >= BATCH_SECONDS:
+        if count >= 4 and count * seconds >= batch_seconds:
             return seconds
         count *= 2
 
 
-def measure(library: Library, op: str, nbytes: int, case_seconds: float) -> dict[str, Any]:
+def measure(
+    library: Library, op: str, nbytes: int, case_seconds: float, batch_seconds: float
+) -> dict[str, Any]:
     """Runs one case for about `case_seconds`, its warm-up not counted."""
     call = library.prepare(op, nbytes)
-    estimate = warm_up(library, call)
-    size = max(1, round(BATCH_SECONDS / estimate))
+    estimate = warm_up(library, call, batch_seconds)
+    size = max(1, round(batch_seconds / estimate))
     batches = min(MAX_BATCHES, max(MIN_BATCHES, round(case_seconds / (size * estimate))))
     seconds = []
     for _ in range(batches):
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--backend", help="a torch backend; without it, MPI")
     parser.add_argument("--cases", required=True, help="op:bytes,op:bytes,...")
     parser.add_argument("--case-seconds", type=float, required=True)
+    parser.add_argument("--batch-seconds", type=float, required=True)
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
 
@@ -189,7 +191,7 @@ def main() -> None:
     results = []
     for case in args.cases.split(","):
         op, nbytes = case.split(":")
-        results.append(measure(library, op, int(nbytes), args.case_seconds))
+        results.append(measure(library, op, int(nbytes), args.case_seconds, args.batch_seconds))
     if library.rank == 0:
         Path(args.output).write_text(json.dumps(results))
     library.close()

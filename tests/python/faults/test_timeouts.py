@@ -214,12 +214,12 @@ def test_a_rank_that_never_creates_its_group() -> None:
     ],
 )
 def test_different_settings(name: str, values: tuple[str | None, str], told: tuple[str, str, str]) -> None:
-    """Both ranks are told what differs, and which value is whose."""
-    rank_env = [{name: value} if value is not None else {} for value in values]
-    for kind, text in run_ranks(init_alone, 2, 60.0, init=False, rank_env=rank_env):
+    """All ranks are told what differs, and which value is whose, also one that is like rank 0."""
+    rank_env = [{name: value} if value is not None else {} for value in (values[0], *values)]
+    for kind, text in run_ranks(init_alone, 3, 60.0, init=False, rank_env=rank_env):
         assert kind == "ValueError", (kind, text)
         assert all(part in text for part in told), text
-        assert "on rank 0" in text and "on rank 1" in text, text
+        assert "on rank 0" in text and "on rank 2" in text, text
 
 
 def test_settings_that_may_differ() -> None:
@@ -234,6 +234,7 @@ def test_unknown_setting() -> None:
 
 LEAVES = """
 import os, sys, torch, torch.distributed as dist
+BEFORE
 dist.init_process_group("ucc")
 x = torch.ones(1000)
 dist.all_reduce(x)
@@ -251,6 +252,8 @@ HOW
         "[work.wait() for work in works]",
         "works[0].get_future().then(lambda done: done.value())",
         "sys.exit(0)",
+        "work = dist.all_reduce(torch.ones(1 << 22), async_op=True)",
+        "works.append(dist.all_reduce(x, async_op=True)) if dist.get_rank() else None",
         "group = dist.new_group([0, 1]); dist.all_reduce(x, group=group); dist.destroy_process_group(group)",
         "dist.destroy_process_group()",
         "dist.distributed_c10d._abort_process_group() if dist.get_rank() else dist.destroy_process_group()",
@@ -258,7 +261,16 @@ HOW
 )
 def test_exit(how: str) -> None:
     """With or without destroy_process_group a script ends by itself, with status 0 and nothing to say."""
-    output = run_script(LEAVES.replace("HOW", how), 2, timeout=90.0)
+    leave(before="", how=how)
+
+
+def test_exit_through_a_handler_that_was_registered_before_ours() -> None:
+    """It runs after ours, on a group whose context is closed."""
+    leave(before="import atexit; atexit.register(dist.destroy_process_group)", how="")
+
+
+def leave(before: str, how: str) -> None:
+    output = run_script(LEAVES.replace("BEFORE", before).replace("HOW", how), 2, timeout=90.0)
     assert sorted(re.findall(r"used (\d)", output)) == ["0", "1"]
     for bad in ("Traceback", "Segmentation", "terminate called", "SIGABRT", "ERROR"):
         assert bad not in output, output
@@ -287,6 +299,28 @@ def test_exit_after_a_failure(how: str) -> None:
     assert "told: all_reduce seq 2" in output
     for bad in ("Traceback", "Segmentation", "terminate called", "SIGABRT"):
         assert bad not in output, output
+
+
+FORKS = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("ucc")
+dist.all_reduce(torch.ones(1))
+child = os.fork()
+if child == 0:
+    try:
+        dist.all_reduce(torch.ones(1))
+    except dist.DistBackendError as error:
+        sys.stdout.write(f"refused: {error}\\n")
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+"""
+
+
+def test_a_forked_child_is_refused_and_disturbs_nobody() -> None:
+    output = run_script(FORKS, 2, timeout=90.0)
+    assert output.count("refused: all_reduce") == 2 and "forked" in output, output
 
 
 def killed() -> tuple[str, str]:

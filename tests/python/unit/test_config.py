@@ -102,7 +102,7 @@ def test_an_unknown_name_that_is_like_no_other_is_refused_with_the_list() -> Non
 
 
 def test_where_libraries_are_is_no_setting() -> None:
-    assert from_environment({"TORCH_UCC_HOME": "anywhere"}) == Config()
+    assert from_environment({"TORCH_UCC_BENCH_PEERS": "anywhere"}) == Config()
 
 
 def test_what_ranks_must_agree_on() -> None:
