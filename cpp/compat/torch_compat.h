@@ -16,3 +16,14 @@
 #if TUCC_TORCH_RELEASE < 211 || TUCC_TORCH_RELEASE > 215
 #error "torch_ucc supports torch 2.11 to 2.15"
 #endif
+
+namespace torch_ucc {
+
+// The factor of PREMUL_SUM.
+#if TUCC_TORCH_RELEASE < 213
+using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;
+#else
+using PreMulSumSupplement = c10d::PreMulSumSupplement;
+#endif
+
+}  // namespace torch_ucc

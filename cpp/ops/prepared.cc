@@ -63,7 +63,7 @@ void from_keys(const at::Tensor& keys) {
 }
 
 at::Tensor premultiplied(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op, at::ScalarType compute) {
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* factor = dynamic_cast<const PreMulSumSupplement*>(op.supplement_.get());
   if (factor == nullptr) {
     refuse_value(call, "PREMUL_SUM without its factor");
   }
