@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
-from torch_ucc import _autoload, _extension, _register
+from torch_ucc import _autoload, _extension, _register, config
 from torch_ucc.testing import run_ranks
 
 
@@ -152,9 +152,11 @@ class StandIn:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     core = StandIn()
     monkeypatch.setattr(_extension, "core", lambda: core)
-    _register._settings.cache_clear()
+    for read_once in (_register._settings, config.in_force):
+        read_once.cache_clear()
     yield core
-    _register._settings.cache_clear()
+    for read_once in (_register._settings, config.in_force):
+        read_once.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()
 
