@@ -20,6 +20,24 @@ std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context) {
   return {owner, &owner->home};
 }
 
+// As torch's own backends name theirs.
+const char* title_of(OpType type) {
+  switch (type) {
+    case OpType::ALLREDUCE:
+      return "ucc:all_reduce";
+    case OpType::BROADCAST:
+      return "ucc:broadcast";
+    case OpType::ALLGATHER:
+      return "ucc:all_gather";
+    case OpType::_ALLGATHER_BASE:
+      return "ucc:_all_gather_base";
+    case OpType::BARRIER:
+      return "ucc:barrier";
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 UccBackend::UccBackend(const GroupSpec& group, const Settings& settings, c10::intrusive_ptr<Options> options)
@@ -53,8 +71,10 @@ c10::intrusive_ptr<c10d::Work> UccBackend::launch(Call call, Prepared prepared, 
                                                   bool async_op) {
   call.seq = seq_.fetch_add(1, std::memory_order_relaxed) + 1;
   const OpType type = call.type;
+  const char* const title = title_of(type);
   const std::uint64_t seq = call.seq;
   std::vector<at::Tensor> outputs = std::move(prepared.outputs);
+  const std::vector<at::Tensor> inputs = prepared.inputs.empty() ? outputs : std::move(prepared.inputs);
   std::shared_ptr<TensorOp> op;
   if (prepared.sends) {
     const bool own = timeout.count() > 0;
@@ -62,7 +82,7 @@ c10::intrusive_ptr<c10d::Work> UccBackend::launch(Call call, Prepared prepared, 
     op->set_deadline(Deadline::after(own ? timeout : std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed))));
     context_->engine().post(op, async_op ? Follow::leaves : Follow::waits);
   }
-  return c10::make_intrusive<UccWork>(home_, std::move(op), rank_, type, seq, std::move(outputs));
+  return c10::make_intrusive<UccWork>(home_, std::move(op), rank_, type, seq, title, inputs, std::move(outputs));
 }
 
 c10::intrusive_ptr<c10d::Work> UccBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) {

@@ -204,6 +204,7 @@ Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor
   }
   Prepared prepared;
   prepared.payload = payload_of(input);
+  prepared.inputs = {input};
   prepared.outputs = {output};
   prepared.sends = input.numel() != 0;
   if (!prepared.sends) {
@@ -241,6 +242,7 @@ Prepared prepare_allgather(const Call& call, std::vector<std::vector<at::Tensor>
   }
   Prepared prepared;
   prepared.payload = payload_of(input);
+  prepared.inputs = {input};
   prepared.outputs = parts;
   prepared.sends = input.numel() != 0;
   if (!prepared.sends) {

@@ -31,6 +31,7 @@ struct Prepared {
   Payload payload;
   std::vector<at::Tensor> buffers;  // what the network reads and writes, kept alive until it is done
   std::function<void()> store;      // brings the result from the buffers to the caller's tensors; empty if it is there
+  std::vector<at::Tensor> inputs;   // for profiles, where they are not the outputs
   std::vector<at::Tensor> outputs;  // what Work::result() and the future hold
 };
 

@@ -188,8 +188,8 @@ void Engine::expire(LoopToken& token, Clock::time_point now) {
 // whole engine fails with it.
 Status Engine::time_out(const Op& op) {
   Status status(StatusCode::timeout, op.describe() +
-                                         " timed out: not every rank of the group took part in time. The group cannot be used "
-                                         "any more; destroy it and create a new one.");
+                                         " timed out: its timeout passed before every rank of the group had taken part. "
+                                         "The group cannot be used any more; destroy it and create a new one.");
   fail(status);
   return status;
 }

@@ -7,8 +7,17 @@
 namespace torch_ucc {
 
 UccWork::UccWork(std::shared_ptr<WorkHome> home, std::shared_ptr<Op> op, int rank, c10d::OpType type, std::uint64_t seq,
-                 std::vector<at::Tensor> outputs)
-    : Work(rank, type), home_(std::move(home)), op_(std::move(op)), seq_(seq), outputs_(std::move(outputs)) {}
+                 const char* title, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs)
+    : Work(rank, type, title, inputs), home_(std::move(home)), op_(std::move(op)), seq_(seq), outputs_(std::move(outputs)) {
+  if (!recordFunctionEndCallback_) {
+    return;  // nobody profiles
+  }
+  if (op_ == nullptr) {
+    recordFunctionEndCallback_();
+  } else {
+    op_->completion().on_done(recordFunctionEndCallback_);
+  }
+}
 
 bool UccWork::isCompleted() {
   if (ended() || home_->engine.settled(*op_)) {

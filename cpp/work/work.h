@@ -24,8 +24,9 @@ struct WorkHome {
 class UccWork final : public c10d::Work {
  public:
   // An operation that was posted. `op` null: complete from the start, nothing had to be sent.
+  // `title` names it in profiles.
   UccWork(std::shared_ptr<WorkHome> home, std::shared_ptr<Op> op, int rank, c10d::OpType type, std::uint64_t seq,
-          std::vector<at::Tensor> outputs);
+          const char* title, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs);
 
   bool isCompleted() override;  // never blocks
   bool isSuccess() const override;
