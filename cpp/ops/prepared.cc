@@ -67,7 +67,7 @@ at::Tensor premultiplied(const Call& call, const at::Tensor& tensor, const c10d:
   if (factor == nullptr) {
     refuse_value(call, "PREMUL_SUM without its factor");
   }
-  at::Tensor staged = tensor.to(compute, /*non_blocking=*/false, /*copy=*/true).resolve_conj().resolve_neg().contiguous();
+  at::Tensor staged = plain(tensor.to(compute, /*non_blocking=*/false, /*copy=*/true));
   staged.mul_(factor->tensor_factor.defined() ? factor->tensor_factor.item() : at::Scalar(factor->double_factor));
   return staged;
 }
