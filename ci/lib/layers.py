@@ -18,7 +18,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "ucx": {"trace", "progress", "bootstrap"},
     # --- torch begins here
     "compat": set(),
-    "ops": {"ucc", "compat"},
+    "ops": {"progress", "ucc", "ucx", "compat"},
     "work": {"trace", "progress", "compat"},
     "store": {"bootstrap", "compat"},
     "backend": {"trace", "progress", "bootstrap", "topology", "ucc", "ucx", "compat", "ops", "work", "store"},

@@ -16,7 +16,6 @@ WITHOUT_TEST = {
     "base/thread_annotations": "checked by clang's -Wthread-safety, which ci/check runs",
     "progress/op": "an interface",
     "progress/pollable": "an interface",
-    "ucc/collective": NEEDS_PEERS,
     "ucc/context": NEEDS_PEERS,
     "ucc/team": NEEDS_PEERS,
     "ucx/probe": "starts UCX's transports: the Python tests compare what it says in real processes",

@@ -1,14 +1,20 @@
 #include "backend/backend.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "bootstrap/monitored_barrier.h"
+#include "ops/cross_check.h"
 #include "ops/tensor_op.h"
+#include "ops/tensor_span.h"
+#include "store/c10d_store.h"
+#include "ucx/messages.h"
 #include "work/errors.h"
 
 namespace torch_ucc {
 namespace {
 
-using c10d::OpType;
+using std::chrono::milliseconds;
 
 // A WorkHome that keeps the context alive as long as a Work is.
 std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context) {
@@ -20,21 +26,11 @@ std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context) {
   return {owner, &owner->home};
 }
 
-// As torch's own backends name theirs.
-const char* title_of(OpType type) {
-  switch (type) {
-    case OpType::ALLREDUCE:
-      return "ucc:all_reduce";
-    case OpType::BROADCAST:
-      return "ucc:broadcast";
-    case OpType::ALLGATHER:
-      return "ucc:all_gather";
-    case OpType::_ALLGATHER_BASE:
-      return "ucc:_all_gather_base";
-    case OpType::BARRIER:
-      return "ucc:barrier";
-    default:
-      return nullptr;
+// The lists of a coalesced call.
+void check_pairs(const Call& call, std::size_t outputs, std::size_t inputs) {
+  if (outputs != inputs || inputs == 0) {
+    refuse_value(call, "there must be as many outputs as inputs, and at least one: they are " + std::to_string(outputs) +
+                           " and " + std::to_string(inputs));
   }
 }
 
@@ -43,16 +39,20 @@ const char* title_of(OpType type) {
 UccBackend::UccBackend(const GroupSpec& group, const Settings& settings, c10::intrusive_ptr<Options> options)
     : Backend(group.rank, static_cast<int>(group.global_ranks.size())),
       options_(std::move(options)),
+      spec_(group),
       info_(std::make_shared<GroupInfo>(GroupInfo{group.name, rank_, size_})),
       context_(CommContext::for_group(group, settings)),
-      team_(context_->create_team(group)),
+      membership_(context_->join(group)),
       home_(home_in(context_)),
       timeout_ms_(options_->timeout.count()) {
   init();
 }
 
-Call UccBackend::call(const char* op, OpType type) const {
-  Call call{op, type, seq_.load(std::memory_order_relaxed) + 1, info_};
+// --- from a call to its Work
+// ----------------------------------------------------------------------------------------------------------
+
+Call UccBackend::call(const Operation& op) const {
+  Call call{&op, seq_.load(std::memory_order_relaxed) + 1, info_};
   if (CommContext::in_forked_child()) {
     throw_for_user(
         Status(StatusCode::closed, call.describe() + ": this process was forked from a member of the group, and is none itself"));
@@ -60,76 +60,355 @@ Call UccBackend::call(const char* op, OpType type) const {
   if (closed_.load(std::memory_order_acquire)) {
     throw_for_user(Status(StatusCode::closed, call.describe() + ": the group was shut down"));
   }
-  if (context_->engine().failed()) {
-    throw_for_user(
-        Status(StatusCode::closed, call.describe() + ": the group had failed before: " + context_->engine().failure().message()));
+  if (const Status* const failure = this->failure()) {
+    throw_for_user(Status(failure->code(), call.describe() + ": the group had failed before: " + failure->message()));
   }
   return call;
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::launch(Call call, Prepared prepared, std::chrono::milliseconds timeout,
-                                                  bool async_op) {
-  call.seq = seq_.fetch_add(1, std::memory_order_relaxed) + 1;
-  const OpType type = call.type;
-  const char* const title = title_of(type);
-  const std::uint64_t seq = call.seq;
-  std::vector<at::Tensor> outputs = std::move(prepared.outputs);
-  const std::vector<at::Tensor> inputs = prepared.inputs.empty() ? outputs : std::move(prepared.inputs);
-  std::shared_ptr<TensorOp> op;
-  if (prepared.sends) {
-    const bool own = timeout.count() > 0;
-    op = std::make_shared<TensorOp>(team_, std::move(call), std::move(prepared));
-    op->set_deadline(Deadline::after(own ? timeout : std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed))));
-    context_->engine().post(op, async_op ? Follow::leaves : Follow::waits);
+const Status* UccBackend::failure() const {
+  const Scope& scope = membership_.team->scope();
+  if (scope.failed()) {
+    return &scope.failure();
   }
-  return c10::make_intrusive<UccWork>(home_, std::move(op), rank_, type, seq, title, inputs, std::move(outputs));
+  return context_->engine().failed() ? &context_->engine().failure() : nullptr;
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) {
-  Call call = this->call("broadcast", OpType::BROADCAST);
+Call UccBackend::message(const Operation& op, int peer, int tag) const {
+  Call call = this->call(op);
+  call.seq = message_seq_.load(std::memory_order_relaxed) + 1;
+  call.peer = peer;
+  call.tag = tag;
+  return call;
+}
+
+std::shared_ptr<Op> UccBackend::make_op(Call& call, Prepared prepared) {
+  call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
+  context_->engine().bell().set_activity(
+      {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), Clock::now()});
+  const bool check = context_->settings().cross_check && !call.is_message() && size_ > 1;
+  const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
+  std::shared_ptr<Op> op;
+  if (prepared.path != Path::nothing) {
+    op = make_tensor_op(call, std::move(prepared), membership_.team, membership_.channel);
+  } else if (prepared.store) {
+    prepared.store();
+  }
+  return check ? std::make_shared<CheckedOp>(call, print, std::move(op), membership_.team, membership_.channel) : op;
+}
+
+UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, milliseconds timeout, bool async_op) {
+  if (op != nullptr) {
+    if (Coalescing* const open = coalescing_of_this_thread()) {
+      open->batch->add(op);
+      open->outputs.insert(open->outputs.end(), parts.outputs.begin(), parts.outputs.end());
+      if (!async_op) {
+        return nullptr;  // c10d's way of saying that the end of the coalescing is waited for instead
+      }
+      parts.part = std::move(op);
+      parts.op = open->batch;
+    } else {
+      const bool own = timeout.count() > 0;
+      op->set_deadline(Deadline::after(own ? timeout : milliseconds(timeout_ms_.load(std::memory_order_relaxed))));
+      context_->engine().post(op, async_op ? Follow::leaves : Follow::waits);
+      parts.op = std::move(op);
+    }
+  }
+  return c10::make_intrusive<UccWork>(home_, rank_, std::move(parts));
+}
+
+UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, milliseconds timeout, bool async_op) {
+  UccWork::Parts parts;
+  parts.type = call.op->type;
+  parts.title = call.op->title;
+  parts.inputs = std::move(prepared.inputs);
+  parts.outputs = std::move(prepared.outputs);
+  std::shared_ptr<Op> op = make_op(call, std::move(prepared));
+  parts.seq = call.seq;
+  return post(std::move(op), std::move(parts), timeout, async_op);
+}
+
+UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepared> all, milliseconds timeout, bool async_op) {
+  UccWork::Parts parts;
+  parts.type = call.op->type;
+  parts.title = call.op->title;
+  auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
+  for (Prepared& prepared : all) {
+    parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
+    parts.outputs.insert(parts.outputs.end(), prepared.outputs.begin(), prepared.outputs.end());
+    Call part = call;
+    if (std::shared_ptr<Op> op = make_op(part, std::move(prepared))) {
+      batch->add(std::move(op));
+    }
+    parts.seq = part.seq;
+  }
+  return post(batch->empty() ? nullptr : std::move(batch), std::move(parts), timeout, async_op);
+}
+
+// --- coalescing
+// ---------------------------------------------------------------------------------------------------------------------------
+
+UccBackend::Coalescing* UccBackend::coalescing_of_this_thread() {
+  if (open_coalescings_.load(std::memory_order_relaxed) == 0) {
+    return nullptr;
+  }
+  const MutexLock lock(coalescing_mutex_);
+  const auto it = coalescings_.find(std::this_thread::get_id());
+  return it == coalescings_.end() ? nullptr : &it->second;  // only this thread changes it
+}
+
+void UccBackend::startCoalescing() {
+  const Call call = this->call(operation::kCoalesced);
+  const MutexLock lock(coalescing_mutex_);
+  auto [it, fresh] = coalescings_.try_emplace(std::this_thread::get_id());
+  if (fresh) {
+    open_coalescings_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    // An exception kept the last one from its end. Nothing of it was sent.
+    it->second.batch->completion().complete(
+        Status(StatusCode::closed, it->second.batch->describe() + " was dropped: its coalescing never ended"));
+  }
+  it->second = {std::make_shared<OpBatch>(membership_.team->scope(), "coalesced calls of group '" + info_->name + "' on rank " +
+                                                                         std::to_string(rank_) + " of " + std::to_string(size_)),
+                {}};
+}
+
+UccBackend::WorkPtr UccBackend::endCoalescing() {
+  Coalescing ended;
+  {
+    const MutexLock lock(coalescing_mutex_);
+    const auto it = coalescings_.find(std::this_thread::get_id());
+    if (it == coalescings_.end()) {
+      throw_for_user(Status(StatusCode::invalid, "the coalescing of group '" + info_->name + "' ended without a start"));
+    }
+    ended = std::move(it->second);
+    coalescings_.erase(it);
+    open_coalescings_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  UccWork::Parts parts;
+  parts.type = operation::kCoalesced.type;
+  parts.title = operation::kCoalesced.title;
+  parts.seq = seq_.load(std::memory_order_relaxed);
+  parts.outputs = std::move(ended.outputs);
+  return post(ended.batch->empty() ? nullptr : std::move(ended.batch), std::move(parts), c10d::kUnsetTimeout, true);
+}
+
+// --- the table
+// ----------------------------------------------------------------------------------------------------------------------------
+
+UccBackend::WorkPtr UccBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  Call call = this->call(operation::kBroadcast);
   Prepared prepared = prepare_broadcast(call, tensors, opts.rootRank, opts.rootTensor);
   return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) {
-  Call call = this->call("all_reduce", OpType::ALLREDUCE);
+UccBackend::WorkPtr UccBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  if (tensors.size() == 1 && tensors.front().defined() && tensors.front().layout() == at::kSparse) {
+    return allreduce_sparse(tensors, opts);
+  }
+  Call call = this->call(operation::kAllReduce);
   Prepared prepared = prepare_allreduce(call, tensors, opts.reduceOp, context_->settings());
   return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                                     std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
-  Call call = this->call("all_gather", OpType::ALLGATHER);
+UccBackend::WorkPtr UccBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  Call call = this->call(operation::kAllReduceSparse);
+  Prepared prepared = prepare_sparse_allreduce(call, only_tensor(call, tensors, "tensors"), opts.reduceOp);
+  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  const Call call = this->call(operation::kAllReduceCoalesced);
+  check_pairs(call, tensors.size(), tensors.size());
+  std::vector<Prepared> all;
+  for (at::Tensor& tensor : tensors) {
+    Tensors one{tensor};
+    all.push_back(prepare_allreduce(call, one, opts.reduceOp, context_->settings()));
+  }
+  return launch_all(call, std::move(all), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  Call call = this->call(operation::kReduce);
+  Prepared prepared = prepare_reduce(call, tensors, opts.reduceOp, opts.rootRank, opts.rootTensor, context_->settings());
+  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  Call call = this->call(operation::kAllGather);
   Prepared prepared = prepare_allgather(call, outputs, inputs);
   return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                           const c10d::AllgatherOptions& opts) {
-  Call call = this->call("all_gather_into_tensor", OpType::_ALLGATHER_BASE);
+UccBackend::WorkPtr UccBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
+  Call call = this->call(operation::kAllGatherInto);
   Prepared prepared = prepare_allgather_into(call, output, input);
   return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
 }
 
-c10::intrusive_ptr<c10d::Work> UccBackend::barrier(const c10d::BarrierOptions& opts) {
-  return launch(call("barrier", OpType::BARRIER), prepare_barrier(), opts.timeout, opts.asyncOp);
+// outputs[rank][i] is where the i-th input of that rank goes.
+UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  const Call call = this->call(operation::kAllGatherCoalesced);
+  if (outputs.size() != static_cast<std::size_t>(size_)) {
+    refuse_value(
+        call, "there must be one list of outputs a rank, " + std::to_string(size_) + ", not " + std::to_string(outputs.size()));
+  }
+  for (const Tensors& of_rank : outputs) {
+    check_pairs(call, of_rank.size(), inputs.size());
+  }
+  std::vector<Prepared> all;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    TensorLists parts(1);
+    for (const Tensors& of_rank : outputs) {
+      parts.front().push_back(of_rank[i]);
+    }
+    Tensors one{inputs[i]};
+    all.push_back(prepare_allgather(call, parts, one));
+  }
+  return launch_all(call, std::move(all), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                                const c10d::AllgatherOptions& opts) {
+  const Call call = this->call(operation::kAllGatherIntoCoalesced);
+  check_pairs(call, outputs.size(), inputs.size());
+  std::vector<Prepared> all;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    all.push_back(prepare_allgather_into(call, outputs[i], inputs[i]));
+  }
+  return launch_all(call, std::move(all), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+  Call call = this->call(operation::kGather);
+  Prepared prepared = prepare_gather(call, outputs, inputs, opts.rootRank);
+  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) {
+  Call call = this->call(operation::kScatter);
+  Prepared prepared = prepare_scatter(call, outputs, inputs, opts.rootRank);
+  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) {
+  Call call = this->call(operation::kReduceScatter);
+  Prepared prepared = prepare_reduce_scatter(call, outputs, inputs, opts.reduceOp);
+  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                     const c10d::ReduceScatterOptions& opts) {
+  Call call = this->call(operation::kReduceScatterTensor);
+  Prepared prepared = prepare_reduce_scatter_tensor(call, output, input, opts.reduceOp);
+  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                                const c10d::ReduceScatterOptions& opts) {
+  const Call call = this->call(operation::kReduceScatterTensorCoalesced);
+  check_pairs(call, outputs.size(), inputs.size());
+  std::vector<Prepared> all;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    all.push_back(prepare_reduce_scatter_tensor(call, outputs[i], inputs[i], opts.reduceOp));
+  }
+  return launch_all(call, std::move(all), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                                              std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+  Call call = this->call(operation::kAllToAllSingle);
+  Prepared prepared = prepare_alltoall_single(call, output, input, output_splits, input_splits);
+  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  Call call = this->call(operation::kAllToAll);
+  Prepared prepared = prepare_alltoall(call, outputs, inputs);
+  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+}
+
+UccBackend::WorkPtr UccBackend::send(Tensors& tensors, int destination, int tag) {
+  Call call = message(operation::kSend, destination, tag);
+  Prepared prepared = prepare_send(call, tensors);
+  return launch(std::move(call), std::move(prepared), c10d::kUnsetTimeout, true);
+}
+
+UccBackend::WorkPtr UccBackend::recv(Tensors& tensors, int source, int tag) {
+  Call call = message(operation::kRecv, source, tag);
+  Prepared prepared = prepare_recv(call, tensors);
+  return launch(std::move(call), std::move(prepared), c10d::kUnsetTimeout, true);
+}
+
+UccBackend::WorkPtr UccBackend::recvAnysource(Tensors& tensors, int tag) {
+  Call call = message(operation::kRecvAnySource, Message::kAnyRank, tag);
+  Prepared prepared = prepare_recv(call, tensors);
+  return launch(std::move(call), std::move(prepared), c10d::kUnsetTimeout, true);
+}
+
+UccBackend::WorkPtr UccBackend::barrier(const c10d::BarrierOptions& opts) {
+  return launch(call(operation::kBarrier), prepare_barrier(), opts.timeout, opts.asyncOp);
+}
+
+void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  const bool own = opts.timeout != c10d::kUnsetTimeout;
+  const MonitoredBarrier barrier{*spec_.store, "torch_ucc/monitored_barrier", rank_, size_, monitored_barriers_.fetch_add(1) + 1};
+  for_user([&] { wait_for_all(barrier, own ? opts.timeout : milliseconds(timeout_ms_.load()), wait_all_ranks); });
+}
+
+// --- the group
+// ----------------------------------------------------------------------------------------------------------------------------
+
+c10::intrusive_ptr<c10d::Backend> UccBackend::split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                                    const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (mine == ranks.end()) {
+    return nullptr;
+  }
+  const milliseconds timeout = opts ? opts->timeout : milliseconds(timeout_ms_.load());
+  GroupSpec part{std::make_shared<C10dStore>(store),
+                 opts ? opts->group_name : info_->name + ":split",
+                 {},
+                 static_cast<int>(mine - ranks.begin()),
+                 timeout};
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= size_) {
+      throw_for_user(
+          Status(StatusCode::invalid, "split: rank " + std::to_string(rank) + " is not a rank of group '" + info_->name + "'"));
+    }
+    part.global_ranks.push_back(spec_.global_ranks[static_cast<std::size_t>(rank)]);
+  }
+  return for_user(
+      [&] { return c10::make_intrusive<UccBackend>(part, context_->settings(), c10::make_intrusive<Options>(timeout)); });
+}
+
+void UccBackend::setTimeout(milliseconds timeout) {
+  timeout_ms_.store(timeout.count());
+  options_->timeout = timeout;
 }
 
 c10d::ErrorType UccBackend::getError() {
-  const Engine& engine = context_->engine();
-  if (!engine.failed()) {
+  const Status* const failure = this->failure();
+  if (failure == nullptr) {
     return c10d::ErrorType::SUCCESS;
   }
-  return engine.failure().code() == StatusCode::timeout ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+  switch (failure->code()) {
+    case StatusCode::timeout:
+      return c10d::ErrorType::TIMEOUT;
+    case StatusCode::peer_gone:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
 }
 
 void UccBackend::shutdown() { close(context_->settings().close_timeout); }
 
-void UccBackend::abort() { close(std::chrono::milliseconds(0)); }
+void UccBackend::abort() { close(milliseconds(0)); }
 
-void UccBackend::close(std::chrono::milliseconds drain) {
+void UccBackend::close(milliseconds drain) {
   if (!closed_.exchange(true, std::memory_order_acq_rel)) {
-    context_->close_team(team_, info_->name, drain);
+    context_->leave(membership_.team, info_->name, drain);
   }
 }
 

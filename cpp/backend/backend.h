@@ -4,16 +4,20 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/comm_context.h"
 #include "backend/options.h"
 #include "base/settings.h"
+#include "base/thread_annotations.h"
 #include "compat/torch_compat.h"
 #include "ops/call.h"
 #include "ops/prepared.h"
+#include "progress/op_batch.h"
 #include "work/work.h"
 
 namespace torch_ucc {
@@ -22,22 +26,51 @@ namespace torch_ucc {
 // called from any thread, never blocks on a peer, and throws before anything is sent if the call is wrong.
 class UccBackend final : public c10d::Backend {
  public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Options = torch_ucc::Options;
+
   // Blocks until the other members create theirs, at most for the timeout of `options`; throws StatusError.
   UccBackend(const GroupSpec& group, const Settings& settings, c10::intrusive_ptr<Options> options);
   // Closes nothing: a destructor must not wait for peers. See shutdown().
   ~UccBackend() override = default;
 
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-                                           const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
-                                                 const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;  // of a sparse tensor as well
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+                        std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  // Blocks. Over the store, whatever state the group is in.
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // Calls of this thread between the two start together at the end, and are complete together: one Work stands for all.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  // A new group of some of our ranks, on the same context; null where this rank is none of them. Nobody else is involved.
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
   const std::string getBackendName() const override { return "ucc"; }  // NOLINT(readability-const-return-type): c10d's signature
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_.store(timeout.count()); }
+  void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // every rank counts from the same start
   std::uint64_t getSequenceNumberForGroup() override { return seq_.load(); }
   c10d::ErrorType getError() override;
@@ -50,19 +83,41 @@ class UccBackend final : public c10d::Backend {
   const std::shared_ptr<CommContext>& context() const { return context_; }
 
  private:
-  Call call(const char* op, c10d::OpType type) const;
-  // Sends what was prepared. `timeout` not above 0: the group's.
-  c10::intrusive_ptr<c10d::Work> launch(Call call, Prepared prepared, std::chrono::milliseconds timeout, bool async_op);
+  // What a thread has called since startCoalescing(). Nothing of it is sent before endCoalescing().
+  struct Coalescing {
+    std::shared_ptr<OpBatch> batch;
+    Tensors outputs;
+  };
+
+  // Why the group cannot be used any more; null while it can.
+  const Status* failure() const;
+
+  Call call(const Operation& op) const;
+  Call message(const Operation& op, int peer, int tag) const;
+  // Sends what was prepared, or keeps it for the end of the coalescing. `timeout` not above 0: the group's.
+  WorkPtr launch(Call call, Prepared prepared, std::chrono::milliseconds timeout, bool async_op);
+  // Several as one.
+  WorkPtr launch_all(const Call& call, std::vector<Prepared> all, std::chrono::milliseconds timeout, bool async_op);
+  std::shared_ptr<Op> make_op(Call& call, Prepared prepared);
+  WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, std::chrono::milliseconds timeout, bool async_op);
+  Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);
 
   const c10::intrusive_ptr<Options> options_;
+  const GroupSpec spec_;
   const std::shared_ptr<const GroupInfo> info_;
   const std::shared_ptr<CommContext> context_;
-  const std::shared_ptr<UccTeam> team_;
+  const Membership membership_;
   const std::shared_ptr<WorkHome> home_;
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> seq_{0};
+  std::atomic<std::uint64_t> message_seq_{0};
+  std::atomic<std::uint64_t> monitored_barriers_{0};
   std::atomic<bool> closed_{false};
+
+  std::atomic<int> open_coalescings_{0};  // spares the lock where there is none
+  Mutex coalescing_mutex_;                // threads may coalesce at once, each its own calls
+  std::map<std::thread::id, Coalescing> coalescings_ TUCC_GUARDED_BY(coalescing_mutex_);
 };
 
 }  // namespace torch_ucc

@@ -5,15 +5,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "bootstrap/exchange.h"
+#include "ops/operations.h"
 #include "ucc/coll_args.h"
 #include "ucc/collective.h"
 #include "ucc/library.h"
+#include "ucx/messages.h"
 
 namespace torch_ucc {
 namespace {
@@ -21,6 +25,9 @@ namespace {
 // How long a closing step may take beyond the caller's limit where no peer is involved: a turn with the baton, the library's own
 // clean-up, callbacks that end.
 constexpr std::chrono::milliseconds kForOurselves{500};
+
+// How long the operations in flight may still end after a peer has exited of its own accord: what it sent before is on its way.
+constexpr milliseconds kLeaveGrace{1000};
 
 constexpr std::uint16_t kControlTeam = 1;
 constexpr std::uint16_t kFirstGroup = 2;
@@ -45,6 +52,14 @@ void mark_forked_children() {
   (void)registered;
 }
 
+bool is_stopped(long pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  const auto read = static_cast<bool>(std::getline(stat, text));
+  const std::size_t name_end = text.rfind(')');
+  return read && name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
+}
+
 int usable_cores() {
   cpu_set_t cores;
   return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
@@ -57,11 +72,12 @@ std::string new_scope(const GroupSpec& group) {
 }
 
 std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings& settings, const std::string& scope,
-                                         const Bell& bell) {
+                                         const Bell& bell, const UcxWorker& worker) {
   NamedValues agreed = settings.agreed;
   agreed.emplace_back("UCC library", ucc_library_version());
   PeerRecord mine = PeerRecord::here(std::move(agreed));
   mine.bell = bell.address();
+  mine.address = worker.address();
   Exchange exchange(*group.store, scope + "/peer", group.rank, static_cast<int>(group.global_ranks.size()), mine.encode());
   std::vector<PeerRecord> peers;
   for (const std::string& text : exchange.wait(Deadline::after(group.timeout))) {
@@ -140,11 +156,18 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       global_ranks_(group.global_ranks),
       rank_(group.rank),
       scope_(new_scope(group)),
-      peers_(exchange_records(group, settings_, scope_, bell_)),
+      peers_(exchange_records(group, settings_, scope_, bell_, worker_)),
       bells_(find_bells(peers_, rank_)),
       oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
-      engine_(ucc_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_)) {
+      transports_(ucc_, worker_),
+      engine_(transports_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_)),
+      control_scope_(std::make_shared<Scope>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);
+  std::vector<std::string> addresses;
+  for (PeerRecord& peer : peers_) {
+    addresses.push_back(std::move(peer.address));
+  }
+  worker_.set_peers(std::move(addresses));
   oob_.set_deadline(deadline);
   engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, ranks_on_host(peers_, rank_)); });
   std::vector<std::uint64_t> everybody(global_ranks_.size());
@@ -152,13 +175,100 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
     everybody[i] = i;
   }
   Bells bells = bells_of(everybody);
-  control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells));
+  {
+    const MutexLock lock(mutex_);
+    members_.emplace(control_scope_.get(), Member{control_scope_, everybody});
+  }
+  watch_.emplace(processes(), [this](std::uint64_t position) { return on_end(position); });
+  control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells), control_scope_);
   const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
   create->set_deadline(deadline);
   throw_if_error(engine_.run(create));
 }
 
 CommContext::~CommContext() = default;
+
+// Those whose bell we found: the same host and pid namespace.
+std::vector<PeerWatch::Process> CommContext::processes() const {
+  std::vector<PeerWatch::Process> found;
+  for (const auto& [position, bell] : bells_) {
+    found.push_back({position, static_cast<int>(peers_[position].pid)});
+  }
+  return found;
+}
+
+std::string CommContext::describe(std::uint64_t position) const {
+  const PeerRecord& peer = peers_[position];
+  return "rank " + std::to_string(global_ranks_[position]) + " (host " + peer.host + ", pid " + std::to_string(peer.pid) + ")";
+}
+
+// In the watching thread.
+milliseconds CommContext::on_end(std::uint64_t position) {
+  const Bell::Presence presence = bells_.at(position).presence();
+  if (presence == Bell::Presence::left) {
+    return milliseconds(0);  // all had agreed to close
+  }
+  const bool exited = presence == Bell::Presence::leaving;
+  Status reason(StatusCode::peer_gone, describe(position) + (exited ? " has exited while the group was open" : " has died"));
+  std::vector<std::shared_ptr<Scope>> broken;
+  {
+    const MutexLock lock(mutex_);
+    const bool first = gone_.try_emplace(position, reason).second;
+    if (first && exited) {
+      return kLeaveGrace;
+    }
+    for (const auto& [scope, member] : members_) {
+      if (std::find(member.positions.begin(), member.positions.end(), position) != member.positions.end()) {
+        broken.push_back(member.scope);
+      }
+    }
+  }
+  for (const auto& scope : broken) {
+    engine_.fail(*scope, reason);
+  }
+  return milliseconds(0);
+}
+
+// What those members that can be seen from here were doing last, where it is not what we do.
+std::string CommContext::observe(std::uint16_t group, const std::vector<std::uint64_t>& members) const {
+  constexpr std::size_t kNamed = 8;
+  const Bell::Activity mine = engine_.bell().activity();
+  std::vector<std::string> others;
+  std::size_t elsewhere = 0;
+  for (const std::uint64_t member : members) {
+    if (static_cast<int>(member) == rank_) {
+      continue;
+    }
+    const Bell* const bell = bell_of(member);
+    if (bell == nullptr) {
+      ++elsewhere;
+      continue;
+    }
+    const Bell::Activity its = bell->activity();
+    if (its.group == mine.group && its.operation == mine.operation && its.seq == mine.seq) {
+      continue;
+    }
+    const std::string text = describe(member) + (is_stopped(peers_[member].pid) ? " is stopped," : "");
+    if (its.group == 0) {
+      others.push_back(text + " has called nothing yet");
+      continue;
+    }
+    const auto ago = std::chrono::duration_cast<milliseconds>(Clock::now() - its.since);
+    others.push_back(text + " last called " + operation::kTable.at(its.operation).name + " seq " + std::to_string(its.seq) +
+                     (its.group == group ? "" : " of another group") + " " + std::to_string(ago.count()) + " ms ago");
+  }
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kNamed, others.size()); ++i) {
+    text += (i == 0 ? "" : "; ") + others[i];
+  }
+  if (others.size() > kNamed) {
+    text += "; and " + std::to_string(others.size() - kNamed) + " more";
+  }
+  if (elsewhere != 0) {
+    text += (text.empty() ? "" : "; ") + std::to_string(elsewhere) + " rank(s) of other hosts cannot be seen from here";
+  }
+  return text.empty() ? "Every other rank is in the same call." : "Not in the same call: " + text + ".";
+}
 
 bool CommContext::serves(const std::vector<std::int64_t>& global_ranks) const {
   return founder_open_.load() && std::all_of(global_ranks.begin(), global_ranks.end(), [this](std::int64_t rank) {
@@ -170,11 +280,16 @@ std::uint64_t CommContext::position(std::int64_t global_rank) const {
   return static_cast<std::uint64_t>(std::find(global_ranks_.begin(), global_ranks_.end(), global_rank) - global_ranks_.begin());
 }
 
+const Bell* CommContext::bell_of(std::uint64_t member) const {
+  const auto it = bells_.find(member);
+  return it == bells_.end() ? nullptr : &it->second;
+}
+
 Bells CommContext::bells_of(const std::vector<std::uint64_t>& members) const {
   Bells bells;
   for (const std::uint64_t member : members) {
-    if (const auto it = bells_.find(member); it != bells_.end()) {
-      bells.on_host.push_back(&it->second);
+    if (const Bell* bell = bell_of(member)) {
+      bells.on_host.push_back(bell);
     }
   }
   bells.complete = bells.on_host.size() + 1 == members.size();
@@ -191,7 +306,7 @@ std::uint16_t CommContext::agree_on_id(const GroupSpec& group) {
       return kFirstGroup;
     }
   }
-  const std::string key = "torch_ucc/team/" + peers_.front().nonce + "/" + std::to_string(times);
+  const std::string key = "torch_ucc/team/" + peers_.front().nonce + "/" + group.name + "/" + std::to_string(times);
   if (group.rank == 0) {
     const std::int64_t id = kFirstGroup + store_->add(scope_ + "/teams", 1);
     group.store->set(key, std::to_string(id));
@@ -212,20 +327,41 @@ std::uint16_t CommContext::agree_on_id(const GroupSpec& group) {
   return static_cast<std::uint16_t>(id);
 }
 
-std::shared_ptr<UccTeam> CommContext::create_team(const GroupSpec& group) {
+Membership CommContext::join(const GroupSpec& group) {
+  if (group.global_ranks.size() > TagLayout::kMaxRanks) {
+    throw StatusError(Status(StatusCode::unsupported,
+                             "group '" + group.name + "' has more than " + std::to_string(TagLayout::kMaxRanks) + " ranks"));
+  }
   const std::uint16_t id = agree_on_id(group);
   std::vector<std::uint64_t> members;
-  members.reserve(group.global_ranks.size());
+  std::vector<ChannelMember> channel_members;
   for (const std::int64_t rank : group.global_ranks) {
-    members.push_back(position(rank));
+    const std::uint64_t member = position(rank);
+    members.push_back(member);
+    channel_members.push_back({member, bell_of(member)});
   }
   Bells bells = bells_of(members);
-  auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells));
+  const auto scope = std::make_shared<Scope>(group.name);
+  scope->set_observer([this, id, members] { return observe(id, members); });
+  {
+    const MutexLock lock(mutex_);
+    for (const std::uint64_t member : members) {
+      if (const auto it = gone_.find(member); it != gone_.end()) {
+        throw StatusError(Status(StatusCode::peer_gone, "group '" + group.name + "' cannot be created: " + it->second.message()));
+      }
+    }
+    members_.emplace(scope.get(), Member{scope, members});
+  }
+  auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells), scope);
   auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);
   create->set_deadline(Deadline::after(group.timeout));
   {
     const MutexLock lock(creation_mutex_);
-    throw_if_error(engine_.run(create));
+    if (const Status created = engine_.run(create); !created.ok()) {
+      const MutexLock members_lock(mutex_);
+      members_.erase(scope.get());
+      throw StatusError(created);
+    }
   }
   const MutexLock lock(mutex_);
   if (closed_) {
@@ -235,22 +371,22 @@ std::shared_ptr<UccTeam> CommContext::create_team(const GroupSpec& group) {
   if (id == kFirstGroup) {
     founder_open_.store(true);
   }
-  return team;
+  return {team, std::make_shared<Channel>(worker_, id, std::move(channel_members), group.rank, scope)};
 }
 
-void CommContext::close_team(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit) {
+void CommContext::leave(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit) {
   const Deadline deadline = Deadline::after(limit);
   if (team->id() == kFirstGroup) {
     founder_open_.store(false);
   }
-  if (engine_.drain(team.get(), deadline)) {
+  if (engine_.drain(team->scope(), deadline)) {
     engine_.with_baton(Deadline::after(kForOurselves), [&](LoopToken& token) { team->destroy(token); });
-  } else if (!engine_.failed()) {
-    engine_.abandon(team.get(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"),
-                    Deadline::after(kForOurselves));
+  } else {
+    engine_.fail(team->scope(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"));
   }
   {
     const MutexLock lock(mutex_);
+    members_.erase(&team->scope());
     if (--open_teams_ != 0) {
       return;
     }
@@ -273,14 +409,18 @@ void CommContext::close_all(std::chrono::milliseconds limit) {
   }
 }
 
-// UCC flushes to every peer when a context is destroyed, without a bound: only sensible when all of them got here.
+// UCC flushes to every peer when a context is destroyed, without a bound: only sensible when all of them got here, with
+// everything that they had sent to each other.
 bool CommContext::agree_to_close(Deadline deadline) {
   if (engine_.left_behind()) {
     return false;
   }
-  const auto barrier = std::make_shared<CloseBarrier>(control_team_);
-  engine_.post(barrier, Follow::waits);
-  return engine_.wait(*barrier, deadline) && barrier->completion().status().ok();
+  const std::shared_ptr<Op> steps[] = {std::make_shared<FlushWorker>(worker_, *control_scope_),
+                                       std::make_shared<CloseBarrier>(control_team_)};
+  return std::all_of(std::begin(steps), std::end(steps), [&](const std::shared_ptr<Op>& step) {
+    engine_.post(step, Follow::waits);
+    return engine_.wait(*step, deadline) && step->completion().status().ok();
+  });
 }
 
 // In a thread that can be left behind: a peer that stops right now would hold it for ever.
@@ -294,6 +434,7 @@ bool CommContext::destroy(Deadline deadline) {
     thread = std::thread([self = shared_from_this(), destroyed, deadline] {
       destroyed->set_value(self->engine_.with_baton(deadline, [&](LoopToken& token) {
         self->control_team_->destroy(token);
+        self->worker_.destroy(token);
         self->ucc_.destroy(token);
       }));
     });
@@ -323,7 +464,12 @@ void CommContext::close(Deadline deadline) {
     const MutexLock lock(contexts.mutex);
     std::erase(contexts.open, self);
   }
+  engine_.bell().set_presence(Bell::Presence::leaving);
   const bool all_here = agree_to_close(deadline);
+  if (all_here) {
+    engine_.bell().set_presence(Bell::Presence::left);
+  }
+  watch_.reset();
   const bool destroyed = all_here && !groups_are_open && destroy(std::max(deadline, Deadline::after(kForOurselves)));
   // From here nothing reaches UCC any more, whoever still holds a group or a Work.
   engine_.fail(Status(StatusCode::closed, "its process group was closed"));

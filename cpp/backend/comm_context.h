@@ -7,18 +7,24 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/transports.h"
 #include "base/settings.h"
 #include "base/thread_annotations.h"
 #include "bootstrap/kv_store.h"
 #include "bootstrap/peer_record.h"
 #include "progress/bell.h"
 #include "progress/engine.h"
+#include "progress/peer_watch.h"
+#include "progress/scope.h"
 #include "ucc/context.h"
 #include "ucc/oob.h"
 #include "ucc/team.h"
+#include "ucx/channel.h"
+#include "ucx/worker.h"
 #include "work/delivery.h"
 
 namespace torch_ucc {
@@ -30,6 +36,12 @@ struct GroupSpec {
   std::vector<std::int64_t> global_ranks;  // by rank of the group
   int rank = 0;
   std::chrono::milliseconds timeout{0};
+};
+
+// What a group has on a context: its UCC team, and its channel for messages.
+struct Membership {
+  std::shared_ptr<UccTeam> team;
+  std::shared_ptr<Channel> channel;
 };
 
 class CommContext : public std::enable_shared_from_this<CommContext> {
@@ -52,12 +64,12 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   CommContext(const CommContext&) = delete;
   CommContext& operator=(const CommContext&) = delete;
 
-  // Blocks until the first rank of the group called it too (it hands out the team's id); throws StatusError.
-  std::shared_ptr<UccTeam> create_team(const GroupSpec& group);
+  // Blocks until the first rank of the group called it too (it hands out the group's id); throws StatusError.
+  Membership join(const GroupSpec& group);
 
-  // Drains what is in flight on the team or, past the limit, gives it up; the last team closes the context. Returns within
-  // `limit` and two seconds. After it the team must not be used.
-  void close_team(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit);
+  // Drains what is in flight in the group or, past the limit, gives it up; the last group closes the context. Returns within
+  // `limit` and two seconds. After it neither team nor channel may be used.
+  void leave(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit);
 
   Engine& engine() { return engine_; }
   Delivery& delivery() { return delivery_; }
@@ -65,8 +77,19 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::vector<PeerRecord>& peers() const { return peers_; }
 
  private:
+  // A group that is open.
+  struct Member {
+    std::shared_ptr<Scope> scope;
+    std::vector<std::uint64_t> positions;
+  };
+
+  std::vector<PeerWatch::Process> processes() const;
+  milliseconds on_end(std::uint64_t position);
+  std::string describe(std::uint64_t position) const;
+  std::string observe(std::uint16_t group, const std::vector<std::uint64_t>& members) const;
   bool serves(const std::vector<std::int64_t>& global_ranks) const;
   std::uint64_t position(std::int64_t global_rank) const;
+  const Bell* bell_of(std::uint64_t member) const;
   Bells bells_of(const std::vector<std::uint64_t>& members) const;
   std::uint16_t agree_on_id(const GroupSpec& group);
   void close(Deadline deadline);
@@ -79,13 +102,16 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const int rank_;                                // our position
   const std::string scope_;                       // prefix of our keys in store_
   Bell bell_;                                     // ours, until the engine takes it
-  const std::vector<PeerRecord> peers_;           // by position
-  const std::map<std::uint64_t, Bell> bells_;     // of the other processes on this host, by position
+  UcxWorker worker_;
+  std::vector<PeerRecord> peers_;              // by position
+  const std::map<std::uint64_t, Bell> bells_;  // of the other processes on this host, by position
 
   Oob oob_;
   UccContext ucc_;
-  Engine engine_;  // after ucc_, which it drives
+  Transports transports_;
+  Engine engine_;  // after those, which it drives
   Delivery delivery_;
+  const std::shared_ptr<Scope> control_scope_;
   std::shared_ptr<UccTeam> control_team_;  // all members; only for agreeing to close
 
   std::atomic<bool> founder_open_{false};  // the group that made the context
@@ -94,7 +120,11 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Mutex mutex_;           // as may groups be closed; never held while waiting
   int open_teams_ TUCC_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int> times_created_ TUCC_GUARDED_BY(mutex_);  // by name of the group
+  std::map<const Scope*, Member> members_ TUCC_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);  // why, by position
   bool closed_ TUCC_GUARDED_BY(mutex_) = false;
+
+  std::optional<PeerWatch> watch_;  // calls on_end(); until the context closes
 };
 
 }  // namespace torch_ucc

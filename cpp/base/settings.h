@@ -22,6 +22,9 @@ struct Settings {
   std::size_t segment_bytes = 1 << 20;
   unsigned segment_window = 2;
 
+  // Compare every collective call between the ranks before it starts: see ops/cross_check.h.
+  bool cross_check = false;
+
   // How long a group that closes waits for its peers to close too, and then for the library to let go.
   std::chrono::milliseconds close_timeout{5000};
 

@@ -14,6 +14,7 @@ enum class StatusCode : std::uint8_t {
   invalid,      // the call was wrong: correct it and call again; the group is usable
   unsupported,  // the call means nothing here, or the library cannot do it; the group is usable
   timeout,      // a deadline passed: a peer is late, stuck or gone; the group is not usable any more
+  peer_gone,    // a rank of the group ended or was lost; the group is not usable any more
   transport,    // UCC, UCX or the store failed; the group is not usable any more
   closed,       // the group was shut down, aborted or had failed before this call
   internal,     // our own mistake: report it

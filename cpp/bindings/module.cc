@@ -4,6 +4,7 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -48,18 +49,28 @@ void bind_settings(py::module_& module) {
       .def_readwrite("pause_max", &Settings::pause_max)
       .def_readwrite("segment_bytes", &Settings::segment_bytes)
       .def_readwrite("segment_window", &Settings::segment_window)
+      .def_readwrite("cross_check", &Settings::cross_check)
       .def_readwrite("close_timeout", &Settings::close_timeout)
       .def_readwrite("agreed", &Settings::agreed);
 }
 
 void bind_backend(py::module_& module) {
   py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(module, "Options", "Options of a ucc process group.")
-      .def(py::init<milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout);
+      .def(py::init<milliseconds>(), py::arg("timeout") = c10d::kUnsetTimeout)
+      .def("__deepcopy__", [](const Options& options, const py::dict&) { return c10::make_intrusive<Options>(options.timeout); });
   py::class_<UccBackend, c10::intrusive_ptr<UccBackend>, c10d::Backend>(module, "UccBackend", "The backend of one process group.")
-      .def_property_readonly("options", &UccBackend::getBackendOptions);
+      .def("get_error", &UccBackend::getError, "As torch's own backends: why the group cannot be used any more.")
+      .def("_set_default_timeout", &UccBackend::setTimeout, py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
+           "The name that torch's own backends have for set_timeout().")
+      .def_property_readonly("options", &UccBackend::getBackendOptions)
+      .def(
+          "perform_nocolor_split", [](const UccBackend&, const py::object&) {}, py::arg("device"),
+          "Called by torch on ranks outside a new group: nothing to do, ours "
+          "involves its members only.");
   module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::arg("group_id"), py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
-             "Create this process's member of a group; blocks until the other members do the same.");
+             "Create this process's member of a group; blocks until the other "
+             "members do the same.");
 }
 
 void bind_probe(py::module_& module) {
@@ -83,6 +94,19 @@ PYBIND11_MODULE(_core, module) {
   torch_ucc::bind_settings(module);
   torch_ucc::bind_backend(module);
   torch_ucc::bind_probe(module);
+  module.def(
+      "operations",
+      [] {
+        std::vector<std::string> names;
+        for (const torch_ucc::Operation& operation : torch_ucc::operation::kTable) {
+          if (&operation != &torch_ucc::operation::kCoalesced) {  // not one that is called
+            names.emplace_back(operation.name);
+          }
+        }
+        std::sort(names.begin(), names.end());
+        return names;
+      },
+      "The names of all operations, as torch.distributed calls them.");
   module.def("ucc_version", &torch_ucc::ucc_library_version, "The version of the UCC library that was loaded.");
   module.def("close_all", &torch_ucc::CommContext::close_all, py::arg("limit"), py::call_guard<py::gil_scoped_release>(),
              "Close every context of this process, each within the limit.");

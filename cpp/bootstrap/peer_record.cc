@@ -17,8 +17,9 @@
 namespace torch_ucc {
 namespace {
 
-constexpr char kField = '\x1f';   // between the two parts of a field
-constexpr char kRecord = '\x1e';  // after each field
+constexpr char kField = '\x1f';     // between the two parts of a field
+constexpr char kRecord = '\x1e';    // after each field
+constexpr std::size_t kFields = 6;  // before those of `agreed`
 
 void put(std::string& text, const std::string& name, const std::string& value) {
   text += name;
@@ -29,6 +30,35 @@ void put(std::string& text, const std::string& name, const std::string& value) {
 
 Status malformed() {
   return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"};
+}
+
+// The bytes of an address may be any, those of the two separators too.
+std::string to_hex(const std::string& bytes) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(bytes.size() * 2);
+  for (const char byte : bytes) {
+    text += kDigits[static_cast<unsigned char>(byte) >> 4U];
+    text += kDigits[static_cast<unsigned char>(byte) & 15U];
+  }
+  return text;
+}
+
+std::string from_hex(const std::string& text) {
+  if (text.size() % 2 != 0) {
+    throw StatusError(malformed());
+  }
+  std::string bytes;
+  bytes.reserve(text.size() / 2);
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    unsigned byte = 0;
+    if (const auto [end, error] = std::from_chars(text.data() + i, text.data() + i + 2, byte, 16);
+        error != std::errc() || end != text.data() + i + 2) {
+      throw StatusError(malformed());
+    }
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
 }
 
 std::string shown(const std::optional<std::string>& value) { return value ? "'" + *value + "'" : "not set"; }
@@ -59,6 +89,7 @@ std::string PeerRecord::encode() const {
   put(text, "host_id", host_id);
   put(text, "nonce", nonce);
   put(text, "bell", bell);
+  put(text, "address", to_hex(address));
   put(text, "pid", std::to_string(pid));
   for (const auto& [name, value] : agreed) {
     put(text, name, value);
@@ -77,8 +108,8 @@ PeerRecord PeerRecord::decode(const std::string& text) {
     fields.emplace_back(text.substr(at, split - at), text.substr(split + 1, end - split - 1));
     at = end + 1;
   }
-  if (fields.size() < 5 || fields[0].first != "host" || fields[1].first != "host_id" || fields[2].first != "nonce" ||
-      fields[3].first != "bell" || fields[4].first != "pid") {
+  if (fields.size() < kFields || fields[0].first != "host" || fields[1].first != "host_id" || fields[2].first != "nonce" ||
+      fields[3].first != "bell" || fields[4].first != "address" || fields[5].first != "pid") {
     throw StatusError(malformed());
   }
   PeerRecord record;
@@ -86,12 +117,13 @@ PeerRecord PeerRecord::decode(const std::string& text) {
   record.host_id = fields[1].second;
   record.nonce = fields[2].second;
   record.bell = fields[3].second;
-  const std::string& pid = fields[4].second;
+  record.address = from_hex(fields[4].second);
+  const std::string& pid = fields[5].second;
   if (const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), record.pid);
       error != std::errc() || end != pid.data() + pid.size()) {
     throw StatusError(malformed());
   }
-  record.agreed.assign(fields.begin() + 5, fields.end());
+  record.agreed.assign(fields.begin() + kFields, fields.end());
   return record;
 }
 

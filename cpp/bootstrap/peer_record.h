@@ -14,6 +14,7 @@ struct PeerRecord {
   std::string host_id;  // equal on ranks of one machine, also in different containers (the kernel's boot id)
   std::string nonce;    // random: tells this start of the process group from an earlier one
   std::string bell;     // how processes on the same host find this one's bell: see progress/bell.h
+  std::string address;  // of its UCX worker, as bytes
   long pid = 0;         // in the process's own pid namespace: UCC tells processes apart by host and pid
   NamedValues agreed;   // what must be equal on all ranks: settings, library versions
 

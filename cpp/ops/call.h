@@ -6,6 +6,7 @@
 #include <string>
 
 #include "compat/torch_compat.h"
+#include "ops/operations.h"
 
 namespace torch_ucc {
 
@@ -16,12 +17,19 @@ struct GroupInfo {
 };
 
 struct Call {
-  const char* op = "";  // as the user of torch.distributed knows it
-  c10d::OpType type = c10d::OpType::UNKNOWN;
-  std::uint64_t seq = 0;  // counts the group's collectives from 1
-  std::shared_ptr<const GroupInfo> group;
+  static constexpr int kNoPeer = -1;
 
-  // "all_reduce seq 7 of group 'default_pg' on rank 0 of 2"
+  const Operation* op = &operation::kCoalesced;
+  std::uint64_t seq = 0;  // counts the group's collectives from 1, and apart from them its messages
+  std::shared_ptr<const GroupInfo> group;
+  int peer = kNoPeer;  // of send and recv, with its tag
+  int tag = 0;
+
+  bool is_message() const {
+    return op->type == c10d::OpType::SEND || op->type == c10d::OpType::RECV || op->type == c10d::OpType::RECVANYSOURCE;
+  }
+
+  // "all_reduce seq 7 of group 'default_pg' on rank 0 of 2", "send to rank 1 tag 5 seq 2 of ..."
   std::string describe() const;
 };
 

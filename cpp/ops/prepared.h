@@ -1,5 +1,5 @@
-// A c10d call, checked and turned into one UCC collective. Everything that can be wrong locally is refused here, by throwing
-// before anything is sent.
+// A c10d call, checked and turned into one operation of UCC or into messages. Everything that can be wrong locally is refused
+// here, by throwing before anything is sent.
 #pragma once
 
 #include <ucc/api/ucc.h>
@@ -12,6 +12,7 @@
 #include "compat/torch_compat.h"
 #include "ops/call.h"
 #include "ucc/collective.h"
+#include "ucx/messages.h"
 
 namespace torch_ucc {
 
@@ -24,22 +25,72 @@ struct Payload {
   std::string describe() const;  // "float32[1024] SUM"
 };
 
+enum class Path : unsigned char {
+  nothing,     // complete without a word to the peers: no element, or nobody to send to
+  collective,  // one of UCC
+  messages,    // our own, over UCX
+};
+
 struct Prepared {
-  bool sends = true;  // false: the call is complete without a word to the peers (no element, or nobody to send to)
+  Path path = Path::nothing;
+
   ucc_coll_args_t args{};
   Pieces pieces;
+  std::vector<std::uint64_t> counts;  // what args point into, where the ranks' parts differ in size
+  std::vector<std::uint64_t> displacements;
+
+  std::vector<Message> messages;
+  NextRound next_round;  // empty if there is one round only
+
   Payload payload;
+  std::int64_t root = -1;           // where there is one
   std::vector<at::Tensor> buffers;  // what the network reads and writes, kept alive until it is done
   std::function<void()> store;      // brings the result from the buffers to the caller's tensors; empty if it is there
   std::vector<at::Tensor> inputs;   // for profiles, where they are not the outputs
   std::vector<at::Tensor> outputs;  // what Work::result() and the future hold
 };
 
-Prepared prepare_allreduce(const Call& call, std::vector<at::Tensor>& tensors, const c10d::ReduceOp& op,
-                           const Settings& settings);
-Prepared prepare_broadcast(const Call& call, std::vector<at::Tensor>& tensors, std::int64_t root, std::int64_t root_tensor);
-Prepared prepare_allgather(const Call& call, std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs);
+using Tensors = std::vector<at::Tensor>;
+using TensorLists = std::vector<std::vector<at::Tensor>>;
+
+// Reductions.
+Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, const Settings& settings);
+Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c10d::ReduceOp& op);
+Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, std::int64_t root, std::int64_t root_tensor,
+                        const Settings& settings);
+Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, const c10d::ReduceOp& op);
+Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& op);
+
+// Data that is only moved, by UCC.
+Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root, std::int64_t root_tensor);
+Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inputs);
 Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input);
 Prepared prepare_barrier();
+
+// Data that is only moved, in messages: from and to the tensors themselves, of any sizes, and the receiver finds out if a
+// sender has another size in mind.
+Prepared prepare_send(const Call& call, Tensors& tensors);
+Prepared prepare_recv(const Call& call, Tensors& tensors);
+Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs, std::int64_t root);
+Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, std::int64_t root);
+Prepared prepare_alltoall(const Call& call, Tensors& outputs, Tensors& inputs);
+Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tensor& input,
+                                 const std::vector<std::int64_t>& output_splits, const std::vector<std::int64_t>& input_splits);
+
+// For the above.
+Payload payload_of(const at::Tensor& tensor, const char* reduce_op = nullptr);
+void check_root(const Call& call, std::int64_t root, std::int64_t root_tensor = 0);
+void check_same_type(const Call& call, const at::Tensor& output, const at::Tensor& input);
+// Calls `body(to, from)` for every step of an exchange of all with all: in each, every rank sends to one and receives from one.
+template <typename Body>
+void in_steps(const Call& call, const Body& body) {
+  const int rank = call.group->rank;
+  const int size = call.group->size;
+  for (int step = 1; step < size; ++step) {
+    body((rank + step) % size, (rank - step + size) % size);
+  }
+}
+// The one list of a list of lists, with one tensor a rank.
+Tensors& one_per_rank(const Call& call, TensorLists& lists, const char* what);
 
 }  // namespace torch_ucc

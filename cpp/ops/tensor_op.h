@@ -1,21 +1,29 @@
 // A prepared call on its way through the engine.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ops/call.h"
 #include "ops/prepared.h"
 #include "ucc/collective.h"
+#include "ucc/team.h"
+#include "ucx/channel.h"
+#include "ucx/messages.h"
 
 namespace torch_ucc {
 
-// Keeps the tensors alive until the network is done with them: for ever, if the engine gives the operation up.
-class TensorOp final : public Collective {
+// `Transport` is what carries it. Keeps the tensors alive until the network is done with them: for ever, if the engine gives the
+// operation up.
+template <typename Transport>
+class TensorOp final : public Transport {
  public:
-  TensorOp(std::shared_ptr<UccTeam> team, Call call, Prepared prepared)
-      : Collective(std::move(team), prepared.args, prepared.pieces), call_(std::move(call)), prepared_(std::move(prepared)) {}
+  template <typename... Args>
+  TensorOp(Call call, Prepared prepared, Args&&... args)
+      : Transport(std::forward<Args>(args)...), call_(std::move(call)), prepared_(std::move(prepared)) {}
 
   Status finish() override {
     if (prepared_.store) {
@@ -31,7 +39,25 @@ class TensorOp final : public Collective {
 
  private:
   const Call call_;
-  const Prepared prepared_;
+  Prepared prepared_;
 };
+
+// `channel` is that of the group of `team`. The sequence number of `call` must be final: collectives tell their messages apart
+// by it.
+inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared prepared, const std::shared_ptr<UccTeam>& team,
+                                          const std::shared_ptr<Channel>& channel) {
+  if (prepared.path == Path::collective) {
+    const ucc_coll_args_t args = prepared.args;
+    const Pieces pieces = prepared.pieces;
+    return std::make_shared<TensorOp<Collective>>(std::move(call), std::move(prepared), team, args, pieces);
+  }
+  const bool by_user = call.is_message();
+  const auto tag = static_cast<std::uint32_t>(by_user ? static_cast<std::uint64_t>(call.tag) : call.seq);
+  std::vector<Message> messages = std::move(prepared.messages);
+  NextRound next_round = std::move(prepared.next_round);
+  return std::make_shared<TensorOp<Messages>>(std::move(call), std::move(prepared), channel,
+                                              by_user ? Space::user : Space::collective, tag, std::move(messages),
+                                              std::move(next_round));
+}
 
 }  // namespace torch_ucc

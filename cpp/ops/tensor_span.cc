@@ -52,7 +52,27 @@ void check_writable(const Call& call, const at::Tensor& tensor, const char* what
 
 ucc_memory_type_t memory_of(const at::Tensor& /*tensor*/) { return UCC_MEMORY_TYPE_HOST; }
 
-at::Tensor plain(const at::Tensor& tensor) { return tensor.resolve_conj().resolve_neg().contiguous(); }
+at::Tensor plain(const at::Tensor& tensor) {
+  if (is_plain(tensor)) {
+    return tensor;
+  }
+  const c10::InferenceMode below_autograd(true);
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+at::Tensor landing_for(const at::Tensor& tensor) {
+  if (is_plain(tensor)) {
+    return tensor;
+  }
+  const c10::InferenceMode below_autograd(true);
+  return at::empty(tensor.sizes(), tensor.options());
+}
+
+bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
+  const auto* const first = static_cast<const char*>(source_of(a));
+  const auto* const second = static_cast<const char*>(source_of(b));
+  return first < second + bytes_of(b) && second < first + bytes_of(a);
+}
 
 void copy_into(const at::Tensor& destination, const at::Tensor& source) {
   const c10::InferenceMode below_autograd(true);

@@ -37,6 +37,11 @@ inline bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() &
 // The tensor itself if it is plain, else a plain copy.
 at::Tensor plain(const at::Tensor& tensor);
 
+// Where the data of a tensor can be received: the tensor itself if it is plain, else a plain one of its shape.
+at::Tensor landing_for(const at::Tensor& tensor);
+// Of plain tensors.
+bool shares_memory(const at::Tensor& a, const at::Tensor& b);
+
 // Copies as the caller's thread would: no autograd, and into inference tensors as well. For any thread.
 void copy_into(const at::Tensor& destination, const at::Tensor& source);
 

@@ -21,6 +21,9 @@ struct Bell::Page {
   std::uint64_t key = 0;  // random: a page found under a recycled process id is not taken for this one
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> sleepers{0};
+  std::atomic<Presence> presence{Presence::here};
+  std::atomic<std::uint64_t> activity{0};  // group 16 | operation 16 | seq 32
+  std::atomic<Clock::rep> active_since{0};
 };
 
 namespace {
@@ -117,6 +120,26 @@ void Bell::ring() const {
     page_->rings.fetch_add(1, std::memory_order_seq_cst);
     futex(page_->rings, FUTEX_WAKE, INT_MAX, nullptr);
   }
+}
+
+void Bell::set_presence(Presence presence) const { page_->presence.store(presence, std::memory_order_release); }
+Bell::Presence Bell::presence() const { return page_->presence.load(std::memory_order_acquire); }
+
+void Bell::set_activity(const Activity& activity) const {
+  page_->active_since.store(activity.since.time_since_epoch().count(), std::memory_order_relaxed);
+  page_->activity.store(
+      static_cast<std::uint64_t>(activity.group) << 48U | static_cast<std::uint64_t>(activity.operation) << 32U | activity.seq,
+      std::memory_order_release);
+}
+
+Bell::Activity Bell::activity() const {
+  const std::uint64_t packed = page_->activity.load(std::memory_order_acquire);
+  Activity activity;
+  activity.group = static_cast<std::uint16_t>(packed >> 48U);
+  activity.operation = static_cast<std::uint16_t>(packed >> 32U);
+  activity.seq = static_cast<std::uint32_t>(packed);
+  activity.since = Clock::time_point(Clock::duration(page_->active_since.load(std::memory_order_relaxed)));
+  return activity;
 }
 
 Bell::Sleep::Sleep(const Bell& bell) : bell_(bell), heard_(bell.page_->rings.load(std::memory_order_seq_cst)) {

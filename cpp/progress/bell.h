@@ -31,6 +31,21 @@ class Bell {
   // Wakes who sleeps on it.
   void ring() const;
 
+  // The page carries two words about its process as well, which peers can read whatever state that is in, even stopped or dead.
+  // Whether it means to stay:
+  enum class Presence : std::uint32_t { here, leaving, left };  // leaving: of its own accord, without its peers' knowing
+  void set_presence(Presence presence) const;
+  Presence presence() const;
+  // And its last call, in numbers that mean something to the caller; all zero: none.
+  struct Activity {
+    std::uint16_t group = 0;
+    std::uint16_t operation = 0;
+    std::uint32_t seq = 0;
+    Clock::time_point since;  // this host's steady clock
+  };
+  void set_activity(const Activity& activity) const;
+  Activity activity() const;
+
   // A sleep in three steps, so that no ring is lost: announce it, look once more for what would be waited for, then sleep.
   class Sleep {
    public:

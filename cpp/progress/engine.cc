@@ -62,12 +62,13 @@ Engine::~Engine() {
       fail(Status(StatusCode::closed, "the engine was destroyed"));
     }
     admit_intake(turn.token());
-    abandon_all(turn.token());
+    abandon_failed(turn.token());
   }
 }
 
 void Engine::post(std::shared_ptr<Op> op, Follow follow) {
   outstanding_.fetch_add(1, std::memory_order_seq_cst);
+  op->mark_posted();
   {
     Turn turn(*this);
     if (turn) {
@@ -117,7 +118,7 @@ void Engine::admit_intake(LoopToken& token) {
 void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   token.check();
   baton_.assert_held();
-  if (failed()) {
+  if (failure_for(*op) != nullptr) {
     ended_.push_back({op, given_up(*op)});
     return;
   }
@@ -137,15 +138,12 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
 void Engine::poll(LoopToken& token, const Op* until, int turns) {
   token.check();
   baton_.assert_held();
-  if (failed()) {
-    abandon_all(token);
-    return;
-  }
+  abandon_failed(token);
   bool until_ended = false;
   for (int turn = 0; turn < turns && !in_flight_.empty() && !until_ended; ++turn) {
     if (Status progressed = transport_.progress(token); !progressed.ok()) {
       fail(std::move(progressed));
-      abandon_all(token);
+      abandon_failed(token);
       return;
     }
     for (std::size_t i = 0; i < in_flight_.size();) {
@@ -174,53 +172,72 @@ void Engine::expire(LoopToken& token, Clock::time_point now) {
   earliest_ = Deadline();
   for (const auto& op : in_flight_) {
     if (op->deadline().passed(now)) {
-      ended_.push_back({op, time_out(*op)});  // before abandon_all() gives it another reason
+      ended_.push_back({op, time_out(*op)});  // before abandon_failed() gives it another reason
     } else if (op->deadline() < earliest_) {
       earliest_ = op->deadline();
     }
   }
-  if (failed()) {
-    abandon_all(token);
-  }
+  abandon_failed(token);
 }
 
-// An operation past its deadline cannot be cancelled in UCC, and what it left behind could be matched by a later one: the
-// whole engine fails with it.
+// An operation past its deadline cannot be cancelled in UCC, and what it left behind could be matched by a later one of its
+// group: the whole group fails with it.
 Status Engine::time_out(const Op& op) {
-  Status status(StatusCode::timeout, op.describe() +
-                                         " timed out: its timeout passed before every rank of the group had taken part. "
-                                         "The group cannot be used any more; destroy it and create a new one.");
-  fail(status);
+  std::string seen = op.scope().observe();
+  Status status(StatusCode::timeout,
+                op.describe() + " timed out: its timeout passed before every rank of the group had taken part. " +
+                    (seen.empty() ? "" : seen + " ") + "The group cannot be used any more; destroy it and create a new one.");
+  fail(op.scope(), status);
   return status;
 }
 
-Status Engine::given_up(const Op& op) const {
-  return Status(StatusCode::closed, op.describe() + " was given up because its group had failed: " + failure_.message());
+// Why nothing can come of it any more; null while something can.
+const Status* Engine::failure_for(const Op& op) const {
+  if (op.scope().failed()) {
+    return &op.scope().failure();
+  }
+  return failed() ? &failure() : nullptr;
 }
 
-void Engine::abandon_all(LoopToken& token) {
+// Only once there is a failure for it.
+Status Engine::given_up(const Op& op) const {
+  const Status& reason = *failure_for(op);
+  return Status(reason.code() == StatusCode::peer_gone ? StatusCode::peer_gone : StatusCode::closed,
+                op.describe() + " was given up because its group had failed: " + reason.message());
+}
+
+void Engine::abandon_failed(LoopToken& token) {
   token.check();
   baton_.assert_held();
-  for (auto& op : in_flight_) {
+  const std::uint64_t failures = scope_failures_.load(std::memory_order_acquire);
+  if (!failed() && failures == scope_failures_seen_) {
+    return;
+  }
+  scope_failures_seen_ = failures;
+  std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
+    baton_.assert_held();
+    if (failure_for(*op) == nullptr) {
+      return false;
+    }
     ended_.push_back({op, given_up(*op)});
     keep_forever(std::move(op));
-  }
-  in_flight_.clear();
+    return true;
+  });
 }
 
-bool Engine::drain(const void* scope, Deadline deadline) {
+bool Engine::drain(const Scope& scope, Deadline deadline) {
   Parker parker(policy_, Clock::now());
-  while (!failed()) {
+  while (!failed() && !scope.failed()) {
     bool busy = true;
     with_baton(deadline, [&](LoopToken& token) {
       baton_.assert_held();
       admit_intake(token);
       poll(token, nullptr, parker.polls());
-      busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return op->scope() == scope; });
+      busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return &op->scope() == &scope; });
     });
     const Clock::time_point now = Clock::now();
     if (!busy) {
-      return !failed();  // else they were given up, not drained
+      return !failed() && !scope.failed();  // else they were given up, not drained
     }
     if (deadline.passed(now)) {
       return false;
@@ -234,26 +251,6 @@ bool Engine::drain(const void* scope, Deadline deadline) {
   return false;
 }
 
-void Engine::abandon(const void* scope, const Status& reason, Deadline deadline) {
-  const bool had_baton = with_baton(deadline, [&](LoopToken& token) {
-    baton_.assert_held();
-    admit_intake(token);
-    std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
-      baton_.assert_held();
-      if (op->scope() != scope) {
-        return false;
-      }
-      ended_.push_back({op, Status(reason.code(), op->describe() + " was given up: " + reason.message())});
-      keep_forever(std::move(op));
-      left_behind_.store(true, std::memory_order_relaxed);
-      return true;
-    });
-  });
-  if (!had_baton) {
-    left_behind_.store(true, std::memory_order_relaxed);
-  }
-}
-
 void Engine::fail(Status reason) {
   const MutexLock lock(failure_mutex_);
   if (!failed()) {
@@ -263,11 +260,19 @@ void Engine::fail(Status reason) {
   }
 }
 
-// A failure of the transport leaves requests behind that nobody can cancel: the engine fails with the operation.
+void Engine::fail(Scope& scope, Status reason) {
+  if (scope.fail(std::move(reason))) {
+    scope_failures_.fetch_add(1, std::memory_order_release);
+    bell_.ring();
+    drive_in_background();  // ends what nobody waits for
+  }
+}
+
+// A failure of the transport leaves requests behind that nobody can cancel: the group fails with the operation.
 Status Engine::failure_of(const std::shared_ptr<Op>& op, const Status& reason) {
   Status status(reason.code(), op->describe() + ": " + reason.message());
   if (status.code() == StatusCode::transport) {
-    fail(status);
+    fail(op->scope(), status);
     keep_forever(op);
   }
   return status;
@@ -277,7 +282,7 @@ Status Engine::result_of(const std::shared_ptr<Op>& op) {
   if (const Status status = op->transport_status(); !status.ok()) {
     return failure_of(op, status);
   }
-  if (failed()) {
+  if (failure_for(*op) != nullptr) {
     return given_up(*op);
   }
   try {
@@ -374,7 +379,7 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
 }
 
 bool Engine::settled(Op& op) {
-  if (failed() && !op.completion().done()) {
+  if (failure_for(op) != nullptr && !op.completion().done()) {
     complete(op, given_up(op));
   }
   return op.completion().done();

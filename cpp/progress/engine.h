@@ -25,6 +25,7 @@
 #include "progress/op.h"
 #include "progress/parker.h"
 #include "progress/pollable.h"
+#include "progress/scope.h"
 
 namespace torch_ucc {
 
@@ -45,14 +46,14 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Takes the operation over. Never blocks. Operations of one thread start in the order it posted them.
-  // On an engine that failed or closed the operation ends at once with the first error.
+  // On an engine or in a scope that has failed the operation ends at once with the first error.
   void post(std::shared_ptr<Op> op, Follow follow);
 
   // Makes progress until `op` is done or the deadline passed; true if done. The deadline of the wait is not that of the
   // operation: an operation that is not done may be waited for again.
   bool wait(Op& op, Deadline deadline);
 
-  // Non-blocking: true if `op` is done, which it is as soon as the engine has failed.
+  // Non-blocking: true if `op` is done, which it is as soon as the engine or its scope has failed.
   bool settled(Op& op);
 
   // For a caller who wants to see the end without wait(): the background thread drives from now on, without the moment that it
@@ -66,15 +67,17 @@ class Engine {
   // What the network may still touch is kept for the life of the process. Returns at once. Any thread.
   void fail(Status reason);
 
-  // Makes progress until no operation of `scope` is in flight (see Op::scope); false if the deadline passed or the engine
-  // failed first.
-  bool drain(const void* scope, Deadline deadline);
+  // The same for the operations of one scope: the others go on.
+  void fail(Scope& scope, Status reason);
 
-  // Ends the operations of `scope` with `reason`; what the network may still touch is kept for the life of the process.
-  void abandon(const void* scope, const Status& reason, Deadline deadline);
+  // Makes progress until no operation of `scope` is in flight; false if the deadline passed first, or the scope or the engine
+  // failed.
+  bool drain(const Scope& scope, Deadline deadline);
 
   // Whether requests were left in the transport that never ended: it must not be closed then.
-  bool left_behind() const { return failed() || left_behind_.load(std::memory_order_relaxed); }
+  bool left_behind() const { return failed() || scope_failures_.load(std::memory_order_relaxed) != 0; }
+
+  const Bell& bell() const { return bell_; }
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Only valid once failed().
@@ -105,7 +108,7 @@ class Engine {
   void admit_intake(LoopToken& token);
   void poll(LoopToken& token, const Op* until, int turns);
   void expire(LoopToken& token, Clock::time_point now);
-  void abandon_all(LoopToken& token);
+  void abandon_failed(LoopToken& token);
 
   // Without it.
   Clock::time_point drive(const Op* until, int polls);
@@ -113,6 +116,7 @@ class Engine {
   void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
   void serve_intake();
   void deliver(std::vector<Ended>& ended);
+  const Status* failure_for(const Op& op) const;
   Status failure_of(const std::shared_ptr<Op>& op, const Status& reason);
   Status result_of(const std::shared_ptr<Op>& op);
   bool complete(Op& op, Status status);
@@ -146,7 +150,8 @@ class Engine {
   std::atomic<std::size_t> outstanding_{0};
   std::atomic<int> waiting_{0};  // threads inside wait()
 
-  std::atomic<bool> left_behind_{false};
+  std::atomic<std::uint64_t> scope_failures_{0};
+  std::uint64_t scope_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
   std::atomic<bool> failed_{false};
   Mutex failure_mutex_;  // the first of several threads that report a failure wins
   Status failure_;       // written once before failed_

@@ -1,12 +1,14 @@
 // One asynchronous operation, as the engine sees it.
 #pragma once
 
+#include <atomic>
 #include <string>
 
 #include "base/deadline.h"
 #include "base/status.h"
 #include "progress/completion.h"
 #include "progress/loop_token.h"
+#include "progress/scope.h"
 
 namespace torch_ucc {
 
@@ -30,6 +32,9 @@ class Op {
   virtual State poll(LoopToken& token) = 0;
   virtual Status transport_status() const = 0;
 
+  // Of a receive: the rank that sent what came. Once done.
+  virtual int source() const { return -1; }
+
   // What is left to do on the data when the transport ended well. Runs without the baton, in the thread that drove.
   virtual Status finish() { return {}; }
 
@@ -40,8 +45,8 @@ class Op {
   // How long the data itself may take once everybody is there.
   virtual microseconds patience() const { return microseconds(0); }
 
-  // What the operation belongs to (its group): compared, never followed.
-  virtual const void* scope() const = 0;
+  // What it fails with: its group.
+  virtual Scope& scope() const = 0;
 
   // For errors: op, sequence number, group, sizes. Any thread, any time.
   virtual std::string describe() const = 0;
@@ -49,12 +54,17 @@ class Op {
   Completion& completion() { return completion_; }
   const Completion& completion() const { return completion_; }
 
+  // Whether the engine has it: who waits for one that nobody posted would wait for ever.
+  bool posted() const { return posted_.load(std::memory_order_acquire); }
+  void mark_posted() { posted_.store(true, std::memory_order_release); }  // by the engine
+
   Deadline deadline() const { return deadline_; }
   void set_deadline(Deadline deadline) { deadline_ = deadline; }  // before it is posted
 
  private:
   Completion completion_;
   Deadline deadline_;
+  std::atomic<bool> posted_{false};
 };
 
 }  // namespace torch_ucc

@@ -20,6 +20,24 @@ ucc_coll_args_t args_of(ucc_coll_type_t type) {
   return args;
 }
 
+// 64 bits on every rank: the width decides which algorithms UCC takes.
+ucc_coll_buffer_info_v_t uneven_span(void* buffer, const std::uint64_t* counts, const std::uint64_t* displacements,
+                                     ucc_datatype_t datatype, ucc_memory_type_t memory) {
+  ucc_coll_buffer_info_v_t info{};
+  info.buffer = buffer;
+  // const_cast: UCC reads its arrays through pointers to what it could write.
+  info.counts = reinterpret_cast<ucc_count_t*>(const_cast<std::uint64_t*>(counts));
+  info.displacements = reinterpret_cast<ucc_aint_t*>(const_cast<std::uint64_t*>(displacements));
+  info.datatype = datatype;
+  info.mem_type = memory;
+  return info;
+}
+
+void set_64_bit(ucc_coll_args_t& args) {
+  args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
+  args.flags |= UCC_COLL_ARGS_FLAG_COUNT_64BIT | UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT;
+}
+
 void set_in_place(ucc_coll_args_t& args) {
   args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
   args.flags |= UCC_COLL_ARGS_FLAG_IN_PLACE;
@@ -52,6 +70,48 @@ ucc_coll_args_t allgather_args(const void* mine, void* all, std::size_t bytes, i
   if (mine == nullptr) {
     set_in_place(args);
   }
+  return args;
+}
+
+ucc_coll_args_t allgatherv_args(const void* mine, std::size_t bytes, void* all, const std::uint64_t* counts,
+                                const std::uint64_t* displacements, ucc_memory_type_t memory) {
+  ucc_coll_args_t args = args_of(UCC_COLL_TYPE_ALLGATHERV);
+  args.src.info = span(const_cast<void*>(mine), bytes, UCC_DT_UINT8, memory);  // const_cast: as above
+  args.dst.info_v = uneven_span(all, counts, displacements, UCC_DT_UINT8, memory);
+  set_64_bit(args);
+  return args;
+}
+
+ucc_coll_args_t reduce_args(void* buffer, std::size_t count, ucc_datatype_t datatype, ucc_reduction_op_t op, int root,
+                            bool is_root, ucc_memory_type_t memory) {
+  ucc_coll_args_t args = args_of(UCC_COLL_TYPE_REDUCE);
+  if (is_root) {
+    args.dst.info = span(buffer, count, datatype, memory);
+    set_in_place(args);
+  } else {
+    args.src.info = span(buffer, count, datatype, memory);
+  }
+  args.op = op;
+  args.root = static_cast<std::uint64_t>(root);
+  return args;
+}
+
+ucc_coll_args_t reduce_scatter_args(const void* all, void* mine, std::size_t count, int size, ucc_datatype_t datatype,
+                                    ucc_reduction_op_t op, ucc_memory_type_t memory) {
+  ucc_coll_args_t args = args_of(UCC_COLL_TYPE_REDUCE_SCATTER);
+  args.src.info = span(const_cast<void*>(all), count * static_cast<std::size_t>(size), datatype, memory);  // const_cast: as above
+  args.dst.info = span(mine, count, datatype, memory);
+  args.op = op;
+  return args;
+}
+
+ucc_coll_args_t reduce_scatterv_args(const void* all, std::size_t total, void* mine, const std::uint64_t* counts,
+                                     ucc_datatype_t datatype, ucc_reduction_op_t op, ucc_memory_type_t memory) {
+  ucc_coll_args_t args = args_of(UCC_COLL_TYPE_REDUCE_SCATTERV);
+  args.src.info = span(const_cast<void*>(all), total, datatype, memory);  // const_cast: as above
+  args.dst.info_v = uneven_span(mine, counts, nullptr, datatype, memory);
+  args.op = op;
+  set_64_bit(args);
   return args;
 }
 

@@ -8,14 +8,22 @@
 namespace torch_ucc {
 namespace {
 
-std::size_t count_pieces(const ucc_coll_args_t& args, const Pieces& pieces) {
-  return pieces.count == 0 ? 1 : (args.dst.info.count + pieces.count - 1) / pieces.count;
+std::size_t count_pieces(const Pieces& pieces) {
+  return pieces.count == 0 ? 1 : (pieces.total + pieces.count - 1) / pieces.count;
+}
+
+// The part of a buffer that starts at element `first`; a side that an operation does not use stays as it is.
+void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t first) {
+  if (side.buffer != nullptr) {
+    side.buffer = static_cast<char*>(side.buffer) + first * pieces.element_size;
+    side.count = std::min(pieces.count, pieces.total - first);
+  }
 }
 
 }  // namespace
 
 Collective::Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces)
-    : team_(std::move(team)), args_(args), pieces_(pieces), total_(count_pieces(args, pieces)) {}
+    : team_(std::move(team)), args_(args), pieces_(pieces), total_(count_pieces(pieces)) {}
 
 Status Collective::start(LoopToken& token) {
   if (team_->handle(token) == nullptr) {
@@ -46,9 +54,8 @@ Status Collective::post_next(LoopToken& token) {
   ucc_coll_args_t args = args_;
   if (pieces_.count != 0) {
     const std::size_t first = posted_ * pieces_.count;
-    args.dst.info.buffer = static_cast<char*>(args_.dst.info.buffer) + first * pieces_.element_size;
-    args.dst.info.count = std::min(pieces_.count, args_.dst.info.count - first);
-    args.src.info = args.dst.info;
+    cut(args.src.info, pieces_, first);
+    cut(args.dst.info, pieces_, first);
   }
   ucc_coll_req_h request = nullptr;
   if (const ucc_status_t status = ucc_collective_init(&args, &request, team_->handle(token)); status != UCC_OK) {
@@ -90,9 +97,8 @@ Op::State Collective::poll(LoopToken& token) {
 // A gigabyte a second, which a slow network does not reach: those who wait then sleep between polls, in short pauses.
 microseconds Collective::patience() const {
   constexpr std::size_t kBytesPerMicrosecond = 1000;
-  const std::size_t element = pieces_.count == 0 ? 1 : pieces_.element_size;
-  const std::size_t elements = pieces_.count == 0 ? std::max(args_.dst.info.count, args_.src.info.count) : pieces_.count;
-  return microseconds(elements * element / kBytesPerMicrosecond);
+  const std::size_t elements = pieces_.count == 0 ? pieces_.total : pieces_.count;
+  return microseconds(elements * pieces_.element_size / kBytesPerMicrosecond);
 }
 
 }  // namespace torch_ucc

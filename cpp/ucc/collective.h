@@ -14,10 +14,12 @@
 
 namespace torch_ucc {
 
-// How to cut an allreduce. The same on every rank, or the pieces do not match.
+// How much is moved, and how to cut it: an operation whose buffers are worked on element by element can go in pieces. The same
+// on every rank, or the pieces do not match.
 struct Pieces {
+  std::size_t total = 0;         // elements in all
   std::size_t count = 0;         // elements of a piece; 0: in one piece
-  std::size_t element_size = 0;  // bytes
+  std::size_t element_size = 1;  // bytes
   unsigned window = 1;           // pieces in flight, 1..kMaxWindow
 
   static constexpr unsigned kMaxWindow = 8;
@@ -34,7 +36,7 @@ class Collective : public Op {
   void announce() const final { team_->ring_members(); }
   bool is_announced() const final { return team_->all_members_ring(); }
   microseconds patience() const final;
-  const void* scope() const final { return team_.get(); }
+  Scope& scope() const final { return team_->scope(); }
 
  private:
   void post_pieces(LoopToken& token);

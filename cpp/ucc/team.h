@@ -12,6 +12,7 @@
 #include "progress/bell.h"
 #include "progress/loop_token.h"
 #include "progress/op.h"
+#include "progress/scope.h"
 #include "ucc/context.h"
 
 namespace torch_ucc {
@@ -26,7 +27,8 @@ class UccTeam {
  public:
   // `id` is 1..kMaxId, and unlike that of any other live team of the context. `members` are positions in the context, by
   // rank of the team; `rank` is ours. Creating it involves the members only, and on tl_ucp sends nothing.
-  UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells);
+  // `scope` is what its operations fail with.
+  UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells, std::shared_ptr<Scope> scope);
   // Leaks the team unless destroy() was called: there is no baton here.
   ~UccTeam() = default;
   UccTeam(const UccTeam&) = delete;
@@ -49,6 +51,7 @@ class UccTeam {
     }
   }
   bool all_members_ring() const { return bells_.complete; }
+  Scope& scope() const { return *scope_; }
   std::uint16_t id() const { return id_; }
   int size() const { return static_cast<int>(members_.size()); }
 
@@ -67,14 +70,31 @@ class UccTeam {
     ++serving_;
   }
 
+  // The same for calls that are compared between the ranks first: those that passed start in the order of the calls.
+  std::uint64_t take_check_ticket(LoopToken& token) {
+    token.check();
+    return next_check_++;
+  }
+  bool serves_check(LoopToken& token, std::uint64_t ticket) const {
+    token.check();
+    return serving_check_ == ticket;
+  }
+  void pass_check_turn(LoopToken& token) {
+    token.check();
+    ++serving_check_;
+  }
+
  private:
   const std::uint16_t id_;
   std::vector<std::uint64_t> members_;  // UCC keeps a pointer into it
   const int rank_;
   const Bells bells_;
+  const std::shared_ptr<Scope> scope_;
   ucc_team_h handle_ = nullptr;
   std::uint64_t next_ticket_ = 0;
   std::uint64_t serving_ = 0;
+  std::uint64_t next_check_ = 0;
+  std::uint64_t serving_check_ = 0;
 };
 
 // Creates a team, polled by the engine. The team must live until it ended.
@@ -84,7 +104,7 @@ class CreateTeam : public Op {
   Status start(LoopToken& token) override;
   State poll(LoopToken& token) override;
   Status transport_status() const override { return status_; }
-  const void* scope() const override { return team_.get(); }
+  Scope& scope() const override { return team_->scope(); }
   std::string describe() const override { return "creating group '" + name_ + "'"; }
 
  private:

@@ -6,9 +6,13 @@
 
 namespace torch_ucc {
 
-UccWork::UccWork(std::shared_ptr<WorkHome> home, std::shared_ptr<Op> op, int rank, c10d::OpType type, std::uint64_t seq,
-                 const char* title, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs)
-    : Work(rank, type, title, inputs), home_(std::move(home)), op_(std::move(op)), seq_(seq), outputs_(std::move(outputs)) {
+UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
+    : Work(rank, parts.type, parts.title, parts.inputs.empty() ? parts.outputs : parts.inputs),
+      home_(std::move(home)),
+      op_(std::move(parts.op)),
+      part_(std::move(parts.part)),
+      seq_(parts.seq),
+      outputs_(std::move(parts.outputs)) {
   if (!recordFunctionEndCallback_) {
     return;  // nobody profiles
   }
@@ -35,9 +39,18 @@ std::vector<at::Tensor> UccWork::result() { return outputs_; }
 
 void UccWork::synchronize() {}
 
+int UccWork::sourceRank() const {
+  const Op* const receive = part_ ? part_.get() : op_.get();
+  return receive == nullptr || !ended() ? -1 : receive->source();
+}
+
 bool UccWork::wait(std::chrono::milliseconds timeout) {
   if (op_ == nullptr) {
     return true;
+  }
+  if (!op_->posted() && !ended()) {
+    throw_for_user(Status(StatusCode::invalid, "wait() for " + op_->describe() +
+                                                   ", which has not begun: leave the coalescing manager (end_coalescing) first"));
   }
   const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout);
   if (!home_->engine.wait(*op_, deadline)) {

@@ -23,16 +23,24 @@ struct WorkHome {
 // Dropping it does not end the operation. All members may be called from any thread; none needs the GIL.
 class UccWork final : public c10d::Work {
  public:
-  // An operation that was posted. `op` null: complete from the start, nothing had to be sent.
-  // `title` names it in profiles.
-  UccWork(std::shared_ptr<WorkHome> home, std::shared_ptr<Op> op, int rank, c10d::OpType type, std::uint64_t seq,
-          const char* title, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs);
+  // What a call of c10d came to. `title` names it in profiles, `inputs` go there if they are not the outputs.
+  struct Parts {
+    std::shared_ptr<Op> op;    // what to wait for: null if nothing had to be sent, a batch if the call was coalesced
+    std::shared_ptr<Op> part;  // the call's own operation within a batch, else null
+    c10d::OpType type = c10d::OpType::UNKNOWN;
+    const char* title = nullptr;
+    std::uint64_t seq = 0;
+    std::vector<at::Tensor> inputs;
+    std::vector<at::Tensor> outputs;
+  };
+  UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts);
 
   bool isCompleted() override;  // never blocks
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override;
   void synchronize() override;
+  int sourceRank() const override;  // of a receive from any source, once done
 
   // Drives progress itself where it can. Throws what the operation failed with. A `timeout` (0: none) bounds this wait only:
   // it throws when that passes, the operation goes on and may be waited for again.
@@ -48,6 +56,7 @@ class UccWork final : public c10d::Work {
 
   const std::shared_ptr<WorkHome> home_;
   const std::shared_ptr<Op> op_;
+  const std::shared_ptr<Op> part_;
   const std::uint64_t seq_;
   const std::vector<at::Tensor> outputs_;
 

@@ -12,11 +12,12 @@ from torch_ucc._autoload import autoload
 
 if TYPE_CHECKING:
     from torch_ucc._describe import describe as describe
+    from torch_ucc._monitored_barrier import monitored_barrier as monitored_barrier
 
     Options: type[Any]
     """What init_process_group() and new_group() take as pg_options of a ucc group."""
 
-__all__ = ["Options", "describe"]
+__all__ = ["Options", "describe", "monitored_barrier"]
 
 autoload()
 
@@ -26,6 +27,10 @@ def __getattr__(name: str) -> Any:
         from torch_ucc._describe import describe
 
         return describe
+    if name == "monitored_barrier":
+        from torch_ucc._monitored_barrier import monitored_barrier
+
+        return monitored_barrier
     if name == "Options":
         from torch_ucc import _extension
 

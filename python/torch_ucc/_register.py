@@ -75,11 +75,14 @@ def _create(group: Any, options: Any) -> Any:
         raise TypeError(
             f"pg_options of a ucc group must be torch_ucc._core.Options, not {type(options).__name__}"
         )
+    timeout = group.timeout
+    if options is not None and options._timeout.total_seconds() >= 0:
+        timeout = options._timeout
     return core.create_backend(
         store=group.store,
         rank=group.group_rank,
         size=group.group_size,
-        timeout=group.timeout,
+        timeout=timeout,
         group_id=group.group_id,
         # Empty means the default group.
         global_ranks=list(group.global_ranks_in_group) or list(range(group.group_size)),

@@ -48,6 +48,12 @@ def _window(text: str) -> int:
     return int(text)
 
 
+def _switch(text: str) -> bool:
+    if text.strip() not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return text.strip() == "1"
+
+
 def _setting(default: Any, parse: Callable[[str], Any], help: str, *, agreed: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"parse": parse, "help": help, "agreed": agreed})
 
@@ -72,6 +78,9 @@ class Config:
         1 << 20, _size, "A larger all_reduce is sent in pieces of this many bytes.", agreed=True
     )
     segment_window: int = _setting(2, _window, "How many of these pieces are in flight at once.", agreed=True)
+    cross_check: bool = _setting(
+        False, _switch, "Compare every collective call between the ranks before it starts.", agreed=True
+    )
     close_timeout: timedelta = _setting(
         timedelta(seconds=5), _duration, "How long a group that closes waits for its peers to close too."
     )

@@ -23,7 +23,7 @@ TEST(GetBy, WaitsForWhatComesLater) {
   FakeKvStore store(server);
   std::thread other([&server] {
     std::this_thread::sleep_for(milliseconds(5));
-    server.insert("key", "value");
+    server.set("key", "value");
   });
   EXPECT_EQ(get_by(store, "key", hard_limit(), "rank 0"), "value");
   other.join();

@@ -13,7 +13,13 @@ namespace torch_ucc {
 namespace {
 
 PeerRecord record(const std::string& host, long pid, NamedValues agreed = {}) {
-  return {.host = host, .host_id = "id of " + host, .nonce = "nonce", .bell = "bell", .pid = pid, .agreed = std::move(agreed)};
+  return {.host = host,
+          .host_id = "id of " + host,
+          .nonce = "nonce",
+          .bell = "bell",
+          .address = "address",
+          .pid = pid,
+          .agreed = std::move(agreed)};
 }
 
 void expect_equal(const PeerRecord& a, const PeerRecord& b) {
@@ -21,6 +27,7 @@ void expect_equal(const PeerRecord& a, const PeerRecord& b) {
   EXPECT_EQ(a.host_id, b.host_id);
   EXPECT_EQ(a.nonce, b.nonce);
   EXPECT_EQ(a.bell, b.bell);
+  EXPECT_EQ(a.address, b.address);
   EXPECT_EQ(a.pid, b.pid);
   EXPECT_EQ(a.agreed, b.agreed);
 }
@@ -41,6 +48,31 @@ TEST(PeerRecord, SurvivesTheStore) {
   for (const PeerRecord& sent : {record("node1", 4711, {{"UCC library", "1.9.0"}, {"UCC_TLS", "ucp,self"}, {"empty", ""}}),
                                  record("", 1), record("node=2;\n\xc3\xa4", 2147483647L, {{"", "anonymous"}})}) {
     expect_equal(PeerRecord::decode(sent.encode()), sent);
+  }
+}
+
+// What UCX gives out is bytes: among them those that separate the fields of a record.
+TEST(PeerRecord, CarriesAnyBytesAsAnAddress) {
+  std::string every_byte;
+  for (int byte = 0; byte < 256; ++byte) {
+    every_byte += static_cast<char>(byte);
+  }
+  for (const std::string& address : {std::string(), std::string("\0", 1), every_byte, every_byte + every_byte}) {
+    PeerRecord sent = record("node1", 1, {{"a", "b"}});
+    sent.address = address;
+    expect_equal(PeerRecord::decode(sent.encode()), sent);
+  }
+}
+
+TEST(PeerRecord, RefusesAnAddressThatIsNoBytes) {
+  const std::string good = record("node1", 1).encode();
+  const std::string hex = "61646472657373";  // "address"
+  ASSERT_TRUE(contains(good, hex));
+  for (const std::string& address : {std::string("6"), hex.substr(1), "g" + hex.substr(1), hex.substr(0, 13) + " ",
+                                     "-1" + hex.substr(2), "0x" + hex.substr(2), std::string("address!")}) {
+    std::string text = good;
+    text.replace(text.find(hex), hex.size(), address);
+    EXPECT_THROW(PeerRecord::decode(text), StatusError) << address;
   }
 }
 

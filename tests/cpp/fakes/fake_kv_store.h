@@ -17,10 +17,10 @@ namespace torch_ucc {
 // What the ranks share. Thread safe.
 class FakeKvServer {
  public:
-  // False if the key was there: bootstrap writes its keys once.
-  bool insert(const std::string& key, const std::string& value) {
+  // False if the key was there: most of bootstrap writes its keys once.
+  bool set(const std::string& key, const std::string& value) {
     const MutexLock lock(mutex_);
-    return values_.emplace(key, value).second;
+    return values_.insert_or_assign(key, value).second;
   }
   std::optional<std::string> find(const std::string& key) const {
     const MutexLock lock(mutex_);
@@ -64,7 +64,7 @@ class FakeKvStore final : public KvStore {
   void set(const std::string& key, const std::string& value) override {
     ++counts.set;
     operate();
-    if (!server_.insert(key, value)) {
+    if (!server_.set(key, value)) {
       overwritten.push_back(key);
     }
   }

@@ -19,13 +19,14 @@ class FakeOp : public Op {
 
   struct Plan {
     std::string name = "fake";
-    int polls = 1;       // calls of poll() until it ends; kNever: only end() ends it
-    Status start{};      // what start() returns
-    Status transport{};  // how the transport says it ended
-    int advances = 0;    // every so many polls it says that it advanced; 0: never
-    const void* scope = nullptr;
+    int polls = 1;           // calls of poll() until it ends; kNever: only end() ends it
+    Status start{};          // what start() returns
+    Status transport{};      // how the transport says it ended
+    int advances = 0;        // every so many polls it says that it advanced; 0: never
+    Scope* scope = nullptr;  // null: one of its own
     Deadline deadline{};
-    bool is_announced = false;          // whether peers would ring
+    bool is_announced = false;  // whether peers would ring
+    microseconds patience{0};
     std::function<Status()> finish{};   // in place of finish(), may throw
     std::function<void()> on_start{};   // runs in start(), with the baton
     std::atomic<int>* freed = nullptr;  // counts destructions; must outlive the operation
@@ -66,7 +67,8 @@ class FakeOp : public Op {
 
   void announce() const override { announcements_.fetch_add(1); }
   bool is_announced() const override { return plan_.is_announced; }
-  const void* scope() const override { return plan_.scope; }
+  microseconds patience() const override { return plan_.patience; }
+  Scope& scope() const override { return plan_.scope == nullptr ? own_scope_ : *plan_.scope; }
   std::string describe() const override { return plan_.name; }
 
   // The rest from any thread.
@@ -81,6 +83,7 @@ class FakeOp : public Op {
 
  private:
   const Plan plan_;
+  mutable Scope own_scope_{"own"};
   int polled_ = 0;  // plain, as in a real operation: only the holder of the baton may touch it
   std::atomic<int> starts_{0};
   mutable std::atomic<int> announcements_{0};

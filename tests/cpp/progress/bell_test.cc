@@ -120,6 +120,23 @@ TEST(Bell, RefusesAddressesThatAreNone) {
   }
 }
 
+TEST(Bell, PeersReadWhatItsProcessSaysOfItself) {
+  const Bell bell;
+  const auto seen = Bell::of_peer(bell.address());
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->presence(), Bell::Presence::here);
+  EXPECT_EQ(seen->activity().group, 0);
+  bell.set_presence(Bell::Presence::leaving);
+  const Clock::time_point now = Clock::now();
+  bell.set_activity({32767, 21, 4000000000U, now});
+  EXPECT_EQ(seen->presence(), Bell::Presence::leaving);
+  const Bell::Activity activity = seen->activity();
+  EXPECT_EQ(activity.group, 32767);
+  EXPECT_EQ(activity.operation, 21);
+  EXPECT_EQ(activity.seq, 4000000000U);
+  EXPECT_EQ(activity.since, now);
+}
+
 TEST(Bell, WakesAnotherProcess) {
   const Bell bell;
   const std::string address = bell.address();

@@ -26,6 +26,19 @@ void expect_failed(Rig& rig, StatusCode code, const std::string& reason) {
   EXPECT_TRUE(contains(late->message(), reason)) << late->message();
 }
 
+// The group failed for that reason, for good; others did not.
+void expect_failed(Rig& rig, Scope& scope, StatusCode code, const std::string& reason) {
+  ASSERT_TRUE(scope.failed());
+  EXPECT_EQ(scope.failure().code(), code);
+  EXPECT_TRUE(contains(scope.failure().message(), reason)) << scope.failure().message();
+  const auto late = rig.post({.name = "late", .scope = &scope});
+  ASSERT_TRUE(late->done());
+  EXPECT_EQ(late->starts(), 0);
+  EXPECT_TRUE(contains(late->message(), reason)) << late->message();
+  EXPECT_FALSE(rig.engine.failed());
+  EXPECT_TRUE(rig.engine.run(make_op({})).ok());
+}
+
 // --- one operation fails, the engine goes on -----------------------------------------------------------------------------
 
 TEST(EngineFailure, AnOperationThatIsRefusedEndsAlone) {
@@ -63,18 +76,20 @@ TEST(EngineFailure, AResultThatCannotBeStoredFailsItsOperationAlone) {
   EXPECT_FALSE(rig.engine.failed());
 }
 
-// --- the engine fails with it --------------------------------------------------------------------------------------------
+// --- its group fails with it ---------------------------------------------------------------------------------------------
 
-TEST(EngineFailure, AnOperationPastItsDeadlineFailsTheEngine) {
+TEST(EngineFailure, AnOperationPastItsDeadlineFailsItsScope) {
+  Scope scope("group");
   Rig rig;
-  const auto bystander = rig.post({.polls = FakeOp::kNever});
-  const auto op = rig.post({.name = "allreduce #3", .polls = FakeOp::kNever, .deadline = Deadline::after(milliseconds(5))});
+  const auto bystander = rig.post({.polls = FakeOp::kNever, .scope = &scope});
+  const auto op =
+      rig.post({.name = "allreduce #3", .polls = FakeOp::kNever, .scope = &scope, .deadline = Deadline::after(milliseconds(5))});
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::timeout);
   EXPECT_TRUE(contains(op->message(), "allreduce #3 timed out")) << op->message();
   ASSERT_TRUE(rig.wait(*bystander));
   EXPECT_EQ(bystander->code(), StatusCode::closed);
-  expect_failed(rig, StatusCode::timeout, "allreduce #3 timed out");
+  expect_failed(rig, scope, StatusCode::timeout, "allreduce #3 timed out");
 }
 
 TEST(EngineFailure, ADeadlineStrikesWithNobodyWaiting) {
@@ -95,9 +110,11 @@ TEST(EngineFailure, AnOperationThatEndedAllTheSameIsNotTimedOut) {
 }
 
 TEST(EngineFailure, TheEarliestOfManyDeadlinesStrikes) {
+  Scope scope("group");
   Rig rig;
-  const auto later = rig.post({.polls = FakeOp::kNever, .deadline = Deadline::after(std::chrono::hours(1))});
-  const auto op = rig.post({.polls = FakeOp::kNever, .deadline = Deadline::after(milliseconds(5))}, Follow::leaves);
+  const auto later = rig.post({.polls = FakeOp::kNever, .scope = &scope, .deadline = Deadline::after(std::chrono::hours(1))});
+  const auto op =
+      rig.post({.polls = FakeOp::kNever, .scope = &scope, .deadline = Deadline::after(milliseconds(5))}, Follow::leaves);
   ASSERT_TRUE(ends_by_itself(*op));
   EXPECT_EQ(op->code(), StatusCode::timeout);
   ASSERT_TRUE(rig.wait(*later));
@@ -112,27 +129,29 @@ TEST(EngineFailure, ADeadlineStrikesThoughTheBatonCannotBeHad) {
   EXPECT_EQ(op->code(), StatusCode::timeout);
 }
 
-TEST(EngineFailure, AFailureOfTheTransportAtTheStartFailsTheEngine) {
+TEST(EngineFailure, AFailureOfTheTransportAtTheStartFailsItsScope) {
+  Scope scope("group");
   Rig rig;
   std::atomic<int> freed{0};
-  auto op = rig.post({.name = "broadcast #1", .start = kCut, .freed = &freed});
+  auto op = rig.post({.name = "broadcast #1", .start = kCut, .scope = &scope, .freed = &freed});
   ASSERT_TRUE(op->done());
   EXPECT_EQ(op->code(), StatusCode::transport);
   op.reset();
   EXPECT_EQ(freed.load(), 0);
-  expect_failed(rig, StatusCode::transport, "broadcast #1: the wire is cut");
+  expect_failed(rig, scope, StatusCode::transport, "broadcast #1: the wire is cut");
 }
 
-TEST(EngineFailure, AFailureOfTheTransportAtTheEndFailsTheEngine) {
+TEST(EngineFailure, AFailureOfTheTransportAtTheEndFailsItsScope) {
+  Scope scope("group");
   Rig rig;
   std::atomic<int> freed{0};
-  auto op = rig.post({.name = "broadcast #1", .polls = 100, .transport = kCut, .freed = &freed});
+  auto op = rig.post({.name = "broadcast #1", .polls = 100, .transport = kCut, .scope = &scope, .freed = &freed});
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::transport);
   EXPECT_EQ(op->finishes(), 0);
   op.reset();
   EXPECT_EQ(freed.load(), 0);
-  expect_failed(rig, StatusCode::transport, "broadcast #1: the wire is cut");
+  expect_failed(rig, scope, StatusCode::transport, "broadcast #1: the wire is cut");
 }
 
 TEST(EngineFailure, AFailureOfProgressEndsAllThatAreInFlight) {
@@ -202,11 +221,11 @@ TEST(EngineFailure, NothingIsCalledOnWhatWasGivenUp) {
 }
 
 TEST(EngineFailure, DrainOfAFailedEngineSaysSo) {
+  Scope scope("group");
   Rig rig;
-  const int scope = 0;
   const auto op = rig.post({.polls = FakeOp::kNever, .scope = &scope});
   rig.engine.fail(kCut);
-  EXPECT_FALSE(rig.engine.drain(&scope, hard_limit()));
+  EXPECT_FALSE(rig.engine.drain(scope, hard_limit()));
 }
 
 // --- what the network may still touch is never freed ---------------------------------------------------------------------
@@ -245,37 +264,51 @@ TEST(EngineFailure, DestroyedWithOperationsInFlightEndsThemAndKeepsTheirBuffers)
   EXPECT_EQ(op->code(), StatusCode::closed);
 }
 
-TEST(EngineFailure, AbandonGivesUpOneScopeAndKeepsItsBuffers) {
+TEST(EngineFailure, AScopeFailsAloneAndItsBuffersAreKept) {
   std::atomic<int> freed{0};
-  const int mine = 0;
-  const int other = 0;
+  Scope mine("mine");
+  Scope other("other");
   {
     Rig rig;
     auto op = rig.post({.name = "allreduce #4", .polls = FakeOp::kNever, .scope = &mine, .freed = &freed});
     const auto foreign = rig.post({.polls = FakeOp::kNever, .scope = &other});
     EXPECT_FALSE(rig.engine.left_behind());
-    rig.engine.abandon(&mine, Status(StatusCode::closed, "the group was destroyed"), hard_limit());
-    ASSERT_TRUE(op->done());
-    EXPECT_EQ(op->code(), StatusCode::closed);
-    EXPECT_EQ(op->message(), "allreduce #4 was given up: the group was destroyed");
+    rig.engine.fail(mine, Status(StatusCode::peer_gone, "rank 1 has died"));
+    ASSERT_TRUE(ends_by_itself(*op));
+    EXPECT_EQ(op->code(), StatusCode::peer_gone);
+    EXPECT_EQ(op->message(), "allreduce #4 was given up because its group had failed: rank 1 has died");
     op.reset();
     EXPECT_TRUE(rig.engine.left_behind());
     EXPECT_FALSE(rig.engine.failed());
+    EXPECT_FALSE(rig.engine.drain(mine, hard_limit()));
     foreign->end();
     EXPECT_TRUE(rig.wait(*foreign));
     EXPECT_TRUE(foreign->completion().status().ok());
-    EXPECT_TRUE(rig.engine.drain(&mine, hard_limit()));
   }
   EXPECT_EQ(freed.load(), 0);
 }
 
-TEST(EngineFailure, AbandonOfAnIdleScopeLeavesNothingBehind) {
+TEST(EngineFailure, WhatIsPostedToAFailedScopeEndsAtOnce) {
+  Scope mine("mine");
   Rig rig;
-  const int mine = 0;
+  rig.engine.fail(mine, Status(StatusCode::closed, "destroyed"));
   const auto op = rig.post({.scope = &mine});
-  rig.engine.abandon(&mine, Status(StatusCode::closed, "destroyed"), hard_limit());
-  EXPECT_TRUE(op->completion().status().ok());
-  EXPECT_FALSE(rig.engine.left_behind());
+  ASSERT_TRUE(op->done());
+  EXPECT_EQ(op->starts(), 0);
+  EXPECT_NE(op->message().find("destroyed"), std::string::npos);
+  EXPECT_TRUE(rig.engine.run(make_op({})).ok());
+}
+
+TEST(EngineFailure, ATimeoutFailsItsScopeOnlyAndTellsWhatIsSeenOfTheOthers) {
+  Scope mine("mine");
+  Rig rig;
+  mine.set_observer([] { return std::string("rank 3 is stopped."); });
+  const auto op = rig.post({.polls = FakeOp::kNever, .scope = &mine, .deadline = Deadline::after(milliseconds(1))});
+  ASSERT_TRUE(rig.wait(*op));
+  EXPECT_EQ(op->code(), StatusCode::timeout);
+  EXPECT_NE(op->message().find("rank 3 is stopped."), std::string::npos);
+  EXPECT_TRUE(mine.failed());
+  EXPECT_TRUE(rig.engine.run(make_op({})).ok());
 }
 
 // --- callbacks never run under the baton, however an operation ends ------------------------------------------------------
@@ -316,13 +349,16 @@ TEST_F(CallbackAfterFailure, TransportFailed) {
 }
 
 TEST_F(CallbackAfterFailure, Abandoned) {
-  const int scope = 0;
-  rig_.engine.post(watched({.polls = FakeOp::kNever, .scope = &scope}), Follow::waits);
-  rig_.engine.abandon(&scope, Status(StatusCode::closed, "destroyed"), hard_limit());
+  Scope scope("group");
+  const auto op = watched({.polls = FakeOp::kNever, .scope = &scope});
+  rig_.engine.post(op, Follow::leaves);
+  rig_.engine.fail(scope, Status(StatusCode::closed, "destroyed"));
+  ASSERT_TRUE(ends_by_itself(*op));
+  rig_.engine.stop_background();  // it ran the callback
 }
 
 TEST_F(CallbackAfterFailure, MayPostAndWaitForAnotherScope) {
-  const int scope = 0;
+  Scope scope("group");
   const auto op = watched({.polls = FakeOp::kNever, .scope = &scope});
   bool waited = false;
   op->completion().on_done([&] {
@@ -330,8 +366,10 @@ TEST_F(CallbackAfterFailure, MayPostAndWaitForAnotherScope) {
     rig_.engine.post(other, Follow::waits);
     waited = rig_.engine.wait(*other, Deadline::after(std::chrono::seconds(20)));
   });
-  rig_.engine.post(op, Follow::waits);
-  rig_.engine.abandon(&scope, Status(StatusCode::closed, "destroyed"), hard_limit());
+  rig_.engine.post(op, Follow::leaves);
+  rig_.engine.fail(scope, Status(StatusCode::closed, "destroyed"));
+  ASSERT_TRUE(ends_by_itself(*op));
+  rig_.engine.stop_background();
   EXPECT_TRUE(waited);
 }
 

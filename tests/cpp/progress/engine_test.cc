@@ -38,6 +38,17 @@ TEST(Engine, PostDoesNotWaitForTheBaton) {
   EXPECT_EQ(op->starts(), 1);
 }
 
+TEST(Engine, AnOperationIsPostedFromThePostOnHoweverItGoesOn) {
+  Rig rig;
+  EXPECT_FALSE(make_op({})->posted());
+  EXPECT_TRUE(rig.post({.polls = FakeOp::kNever})->posted());
+  EXPECT_TRUE(rig.post({.start = Status(StatusCode::invalid, "no such rank")})->posted());
+  const BatonHolder nobody_starts_it(rig.engine);
+  const auto waiting = rig.post({});
+  EXPECT_EQ(waiting->starts(), 0);
+  EXPECT_TRUE(waiting->posted());
+}
+
 TEST(Engine, WaitMakesProgress) {
   Rig rig;
   rig.engine.stop_background();
@@ -149,24 +160,24 @@ TEST(Engine, WithBatonGivesUpAtItsDeadline) {
 }
 
 TEST(Engine, DrainEndsWhenItsScopeIsIdle) {
+  Scope mine("mine");
+  Scope other("other");
   Rig rig;
   rig.engine.stop_background();
-  const int mine = 0;
-  const int other = 0;
   const auto first = rig.post({.polls = 100, .scope = &mine});
   const auto second = rig.post({.polls = 500, .scope = &mine});
   const auto foreign = rig.post({.polls = FakeOp::kNever, .scope = &other});
-  EXPECT_TRUE(rig.engine.drain(&mine, hard_limit()));
+  EXPECT_TRUE(rig.engine.drain(mine, hard_limit()));
   EXPECT_TRUE(first->done());
   EXPECT_TRUE(second->done());
   EXPECT_FALSE(foreign->done());
 }
 
 TEST(Engine, DrainGivesUpAtItsDeadline) {
+  Scope mine("mine");
   Rig rig;
-  const int mine = 0;
   const auto op = rig.post({.polls = FakeOp::kNever, .scope = &mine});
-  EXPECT_FALSE(rig.engine.drain(&mine, Deadline::after(milliseconds(5))));
+  EXPECT_FALSE(rig.engine.drain(mine, Deadline::after(milliseconds(5))));
   EXPECT_FALSE(op->done());
   EXPECT_FALSE(rig.engine.failed());
 }

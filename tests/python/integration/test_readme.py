@@ -22,7 +22,8 @@ def blocks(language: str) -> list[str]:
 def test_the_program_prints_what_the_readme_shows() -> None:
     program = blocks("python")[0]
     shown = next(block for block in blocks("") if block.startswith("$ "))
-    printed = run_script(program, 2)  # both ranks write to one file, so a line may follow another's without a break
+    # Both ranks write to one file, so a line may follow another's without a break.
+    printed = run_script(program, 2)
     assert sorted(re.findall(r"rank \d of \d: \[[^\]]*\]", printed)) == shown.splitlines()[1:]
 
 

@@ -1,0 +1,98 @@
+#include "bootstrap/monitored_barrier.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/backoff.h"
+
+namespace torch_ucc {
+namespace {
+
+// How long the others wait beyond the limit for what rank 0 found out.
+constexpr milliseconds kForTheVerdict{5000};
+
+std::string key_of(const MonitoredBarrier& barrier, int rank) { return barrier.name + "/" + std::to_string(rank); }
+std::string verdict_key(const MonitoredBarrier& barrier) { return barrier.name + "/verdict"; }
+
+bool has_come(const MonitoredBarrier& barrier, int rank) {
+  const std::optional<std::string> came = barrier.store.get(key_of(barrier, rank));
+  return came && std::stoull(*came) >= barrier.number;
+}
+
+std::string names_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "Rank " : "Ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+// Rank 0: empty if all came.
+std::string find_missing(const MonitoredBarrier& barrier, milliseconds limit, bool wait_all_ranks) {
+  const Deadline deadline = Deadline::after(limit);
+  std::vector<int> missing;
+  for (int rank = 1; rank < barrier.size; ++rank) {
+    Backoff backoff;
+    bool came = has_come(barrier, rank);
+    while (!came && !deadline.passed()) {
+      backoff.sleep();
+      came = has_come(barrier, rank);
+    }
+    if (!came) {
+      missing.push_back(rank);
+      if (!wait_all_ranks) {
+        break;
+      }
+    }
+  }
+  return missing.empty() ? ""
+                         : names_of(missing) + " failed to pass monitoredBarrier in " + std::to_string(limit.count()) + " ms";
+}
+
+}  // namespace
+
+void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait_all_ranks) {
+  const std::string number = std::to_string(barrier.number);
+  if (barrier.rank == 0) {
+    if (limit.count() <= 0) {
+      throw StatusError(Status(StatusCode::timeout, "Rank 0 timed out in monitoredBarrier after " +
+                                                        std::to_string(limit.count()) + " ms: its limit leaves no time"));
+    }
+    const std::string missing = find_missing(barrier, limit, wait_all_ranks);
+    barrier.store.set(verdict_key(barrier), number + " " + missing);
+    if (!missing.empty()) {
+      throw StatusError(Status(StatusCode::timeout, "[Rank 0]: " + missing));
+    }
+    return;
+  }
+  barrier.store.set(key_of(barrier, barrier.rank), number);
+  const Deadline deadline = Deadline::after(limit + kForTheVerdict);
+  Backoff backoff;
+  while (true) {
+    const std::optional<std::string> verdict = barrier.store.get(verdict_key(barrier));
+    const std::uint64_t decided = verdict ? std::stoull(*verdict) : 0;
+    if (decided >= barrier.number) {
+      std::string missing = verdict->substr(verdict->find(' ') + 1);
+      if (decided > barrier.number) {  // it went on without us, and only a failure lets it
+        missing = "it has gone on to a later barrier";
+      }
+      if (missing.empty()) {
+        return;
+      }
+      throw StatusError(Status(StatusCode::timeout, "Rank " + std::to_string(barrier.rank) +
+                                                        " successfully reached monitoredBarrier, but received errors while "
+                                                        "waiting for send/recv from rank 0: " +
+                                                        missing));
+    }
+    if (deadline.passed()) {
+      throw StatusError(Status(StatusCode::timeout, "Rank " + std::to_string(barrier.rank) +
+                                                        " timed out in monitoredBarrier: rank 0 has not passed it after " +
+                                                        std::to_string(limit.count()) + " ms"));
+    }
+    backoff.sleep();
+  }
+}
+
+}  // namespace torch_ucc

@@ -1,0 +1,66 @@
+// The debugging check that all ranks of a group make the same call: a mismatch is an error on every rank instead of a hang or
+// wrong data.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ops/call.h"
+#include "ops/prepared.h"
+#include "progress/op.h"
+#include "ucc/team.h"
+#include "ucx/channel.h"
+#include "ucx/messages.h"
+
+namespace torch_ucc {
+
+// What must be equal on all ranks, as it travels.
+struct Fingerprint {
+  static constexpr std::int64_t kAny = -1;  // may differ between the ranks
+
+  std::array<char, 48> op{};
+  std::array<char, 16> reduce_op{};
+  std::array<char, 24> dtype{};
+  std::int64_t elements = kAny;
+  std::int64_t root = kAny;
+  std::uint64_t seq = 0;
+
+  static Fingerprint of(const Call& call, const Prepared& prepared);
+  bool operator==(const Fingerprint&) const = default;
+  std::string describe() const;  // "broadcast seq 3 float32[4] root 1"
+};
+
+// Every rank tells rank 0, which compares and answers: two messages a rank, before the operation starts. A call that differs ends
+// with an error (invalid) that shows both, on all ranks, and nothing of the operation was sent.
+class CheckedOp final : public Op {
+ public:
+  // `op` null: the call sends nothing, but must still be the same on all ranks.
+  CheckedOp(const Call& call, const Fingerprint& mine, std::shared_ptr<Op> op, std::shared_ptr<UccTeam> team,
+            std::shared_ptr<Channel> channel);
+
+  Status start(LoopToken& token) override;
+  State poll(LoopToken& token) override;
+  Status transport_status() const override { return status_; }
+  Status finish() override { return op_ ? op_->finish() : Status(); }
+  Scope& scope() const override { return team_->scope(); }
+  microseconds patience() const override { return op_ ? op_->patience() : microseconds(0); }
+  bool is_announced() const override { return op_ ? op_->is_announced() : check_->is_announced(); }
+  std::string describe() const override { return op_ ? op_->describe() : call_.describe(); }
+
+ private:
+  struct Exchange;
+  class Check;
+
+  const Call call_;
+  const std::shared_ptr<Op> op_;
+  const std::shared_ptr<UccTeam> team_;
+  const std::shared_ptr<Exchange> exchange_;
+  std::unique_ptr<Messages> check_;
+  std::uint64_t ticket_ = 0;
+  bool checked_ = false;
+  Status status_;
+};
+
+}  // namespace torch_ucc

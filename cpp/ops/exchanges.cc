@@ -1,0 +1,326 @@
+// Data that is moved in messages of our own.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ops/prepared.h"
+#include "ops/tensor_span.h"
+
+namespace torch_ucc {
+namespace {
+
+Message send_of(int peer, const at::Tensor& source, std::size_t offset, std::size_t bytes) {
+  Message message;
+  message.kind = Message::Kind::send;
+  message.peer = peer;
+  // const_cast: one pointer serves both directions, and a send only reads.
+  message.data = static_cast<char*>(const_cast<void*>(source_of(source))) + offset;
+  message.bytes = bytes;
+  return message;
+}
+
+Message receive_of(int peer, const at::Tensor& landing, std::size_t offset, std::size_t bytes) {
+  Message message;
+  message.kind = Message::Kind::receive;
+  message.peer = peer;
+  message.data = static_cast<char*>(data_of(landing)) + offset;
+  message.bytes = bytes;
+  return message;
+}
+
+// Collects the messages of one call, and what has to be copied when they have come.
+class Moves {
+ public:
+  void send(int peer, const at::Tensor& tensor) {
+    const c10::InferenceMode below_autograd(true);
+    const at::Tensor source = plain(tensor);
+    prepared_.messages.push_back(send_of(peer, source, 0, bytes_of(source)));
+    prepared_.buffers.push_back(source);
+  }
+
+  void receive(int peer, const at::Tensor& tensor) {
+    const at::Tensor landing = landing_for(tensor);
+    prepared_.messages.push_back(receive_of(peer, landing, 0, bytes_of(landing)));
+    prepared_.buffers.push_back(landing);
+    if (!landing.is_same(tensor)) {
+      copy(tensor, landing);
+    }
+  }
+
+  // Once everything has come.
+  void copy(const at::Tensor& destination, const at::Tensor& source) { copies_.emplace_back(destination, source); }
+
+  void set_root(std::int64_t root) { prepared_.root = root; }
+
+  Prepared finish(Payload payload, Tensors inputs, Tensors outputs) {
+    prepared_.path = prepared_.messages.empty() ? Path::nothing : Path::messages;
+    prepared_.payload = payload;
+    prepared_.inputs = std::move(inputs);
+    prepared_.outputs = std::move(outputs);
+    if (!copies_.empty()) {
+      prepared_.store = [copies = std::move(copies_)] {
+        for (const auto& [destination, source] : copies) {
+          copy_into(destination, source.reshape(destination.sizes()));
+        }
+      };
+    }
+    return std::move(prepared_);
+  }
+
+ private:
+  Prepared prepared_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
+
+// What a rank sends to itself. `destination` and `source` may be one memory.
+void check_own_part(const Call& call, const at::Tensor& output, const at::Tensor& input) {
+  check_same_type(call, output, input);
+  if (output.numel() != input.numel()) {
+    refuse_value(call, "the output for this rank is " + shape_text(output) + " and its input " + shape_text(input) +
+                           ": they must have one size");
+  }
+}
+
+bool is_one_memory(const at::Tensor& a, const at::Tensor& b) {
+  return is_plain(a) && is_plain(b) && source_of(a) == source_of(b) && a.numel() == b.numel();
+}
+
+// Inputs that share a storage with an output are copied first: what comes may be written over what is still to be sent.
+Tensors apart_from(const Tensors& outputs, const Tensors& inputs) {
+  std::vector<const void*> written;
+  written.reserve(outputs.size());
+  for (const at::Tensor& output : outputs) {
+    written.push_back(output.storage().data());
+  }
+  std::sort(written.begin(), written.end());
+  Tensors apart;
+  apart.reserve(inputs.size());
+  const c10::InferenceMode below_autograd(true);
+  for (const at::Tensor& input : inputs) {
+    const bool shared = input.numel() != 0 && std::binary_search(written.begin(), written.end(), input.storage().data());
+    apart.push_back(shared ? input.clone() : input);
+  }
+  return apart;
+}
+
+Payload payload_of_all(const Tensors& tensors) {
+  Payload payload = tensors.empty() ? Payload() : payload_of(tensors.front());
+  payload.elements = 0;
+  for (const at::Tensor& tensor : tensors) {
+    payload.elements += tensor.numel();
+  }
+  return payload;
+}
+
+// Bytes of each rank's rows, from the numbers of rows; without them the rows are shared out evenly.
+std::vector<std::size_t> split_bytes(const Call& call, const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
+                                     const char* what) {
+  const auto size = static_cast<std::size_t>(call.group->size);
+  const std::int64_t rows = tensor.dim() == 0 ? -1 : tensor.size(0);
+  if (splits.empty()) {
+    if (rows < 0 || rows % call.group->size != 0) {
+      refuse_value(call, std::string("the ") + what + " " + shape_text(tensor) + " cannot be shared out evenly among " +
+                             std::to_string(size) + " ranks along its first dimension: give its split sizes");
+    }
+    return std::vector<std::size_t>(size, bytes_of(tensor) / size);
+  }
+  if (splits.size() != size) {
+    refuse_value(call, std::string("the ") + what + " split sizes must be one a rank, " + std::to_string(size) + ", not " +
+                           std::to_string(splits.size()));
+  }
+  std::int64_t sum = 0;
+  for (const std::int64_t split : splits) {
+    if (split < 0) {
+      refuse_value(call, std::string("an ") + what + " split size is negative: " + std::to_string(split));
+    }
+    sum += split;
+  }
+  if (sum != rows) {
+    refuse_value(call, std::string("the ") + what + " split sizes add up to " + std::to_string(sum) + ", and the " + what + " " +
+                           shape_text(tensor) + " has " + std::to_string(rows < 0 ? 0 : rows) + " rows");
+  }
+  const std::size_t row = rows == 0 ? 0 : bytes_of(tensor) / static_cast<std::size_t>(rows);
+  std::vector<std::size_t> bytes;
+  bytes.reserve(size);
+  for (const std::int64_t split : splits) {
+    bytes.push_back(static_cast<std::size_t>(split) * row);
+  }
+  return bytes;
+}
+
+std::vector<std::size_t> offsets_of(const std::vector<std::size_t>& bytes) {
+  std::vector<std::size_t> offsets;
+  offsets.reserve(bytes.size());
+  std::size_t at = 0;
+  for (const std::size_t part : bytes) {
+    offsets.push_back(at);
+    at += part;
+  }
+  return offsets;
+}
+
+void check_message(const Call& call) {
+  if (call.op != &operation::kRecvAnySource && (call.peer < 0 || call.peer >= call.group->size)) {
+    refuse_value(call, "rank " + std::to_string(call.peer) + " is not a rank of the group");
+  }
+  if (call.tag < 0) {
+    refuse_value(call, "the tag must not be negative");
+  }
+}
+
+}  // namespace
+
+Prepared prepare_send(const Call& call, Tensors& tensors) {
+  at::Tensor& tensor = only_tensor(call, tensors, "tensors");
+  check_sendable(call, tensor, "the tensor");
+  check_message(call);
+  Moves moves;
+  moves.send(call.peer, tensor);
+  return moves.finish(payload_of(tensor), {}, {tensor});
+}
+
+Prepared prepare_recv(const Call& call, Tensors& tensors) {
+  at::Tensor& tensor = only_tensor(call, tensors, "tensors");
+  check_sendable(call, tensor, "the tensor");
+  check_writable(call, tensor, "the tensor");
+  check_message(call);
+  Moves moves;
+  moves.receive(call.peer, tensor);
+  return moves.finish(payload_of(tensor), {}, {tensor});
+}
+
+Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs, std::int64_t root) {
+  at::Tensor& input = only_tensor(call, inputs, "the inputs");
+  check_sendable(call, input, "the input");
+  check_root(call, root);
+  Moves moves;
+  moves.set_root(root);
+  if (call.group->rank != root) {
+    if (!outputs.empty() && !outputs.front().empty()) {
+      refuse_value(call, "only the root gathers: the outputs of another rank must be empty");
+    }
+    moves.send(static_cast<int>(root), input);
+    return moves.finish(payload_of(input), {input}, {});
+  }
+  const Tensors& parts = one_per_rank(call, outputs, "the outputs");
+  for (int rank = 0; rank < call.group->size; ++rank) {
+    const at::Tensor& part = parts[static_cast<std::size_t>(rank)];
+    check_sendable(call, part, "an output");
+    check_writable(call, part, "an output");
+    check_same_type(call, part, input);
+    if (rank != call.group->rank) {
+      moves.receive(rank, part);
+      continue;
+    }
+    check_own_part(call, part, input);
+    if (!is_one_memory(part, input)) {
+      moves.copy(part, apart_from(parts, inputs).front());
+    }
+  }
+  return moves.finish(payload_of(input), {input}, parts);
+}
+
+Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, std::int64_t root) {
+  at::Tensor& output = only_tensor(call, outputs, "the outputs");
+  check_sendable(call, output, "the output");
+  check_writable(call, output, "the output");
+  check_root(call, root);
+  Moves moves;
+  moves.set_root(root);
+  if (call.group->rank != root) {
+    if (!inputs.empty() && !inputs.front().empty()) {
+      refuse_value(call, "only the root scatters: the inputs of another rank must be empty");
+    }
+    moves.receive(static_cast<int>(root), output);
+    return moves.finish(payload_of(output), {}, {output});
+  }
+  const Tensors& parts = one_per_rank(call, inputs, "the inputs");
+  for (const at::Tensor& part : parts) {
+    check_sendable(call, part, "an input");
+    check_same_type(call, output, part);
+  }
+  for (int rank = 0; rank < call.group->size; ++rank) {
+    const at::Tensor& part = parts[static_cast<std::size_t>(rank)];
+    if (rank != call.group->rank) {
+      moves.send(rank, part);
+      continue;
+    }
+    check_own_part(call, output, part);
+    if (!is_one_memory(output, part)) {
+      moves.copy(output, apart_from({output}, {part}).front());  // it may lie across two inputs
+    }
+  }
+  return moves.finish(payload_of_all(parts), parts, {output});
+}
+
+Prepared prepare_alltoall(const Call& call, Tensors& outputs, Tensors& inputs) {
+  const auto size = static_cast<std::size_t>(call.group->size);
+  for (const auto& [list, what] : {std::pair(&outputs, "outputs"), std::pair(&inputs, "inputs")}) {
+    if (list->size() != size) {
+      refuse_value(call, std::string("the ") + what + " must be one tensor a rank, " + std::to_string(size) + ", not " +
+                             std::to_string(list->size()));
+    }
+    for (const at::Tensor& tensor : *list) {
+      check_sendable(call, tensor, what);
+      check_same_type(call, outputs.front(), tensor);
+    }
+  }
+  for (const at::Tensor& output : outputs) {
+    check_writable(call, output, "an output");
+  }
+  const auto own = static_cast<std::size_t>(call.group->rank);
+  check_own_part(call, outputs[own], inputs[own]);
+  const Tensors sources = apart_from(outputs, inputs);
+  Moves moves;
+  in_steps(call, [&](int to, int from) {
+    moves.receive(from, outputs[static_cast<std::size_t>(from)]);
+    moves.send(to, sources[static_cast<std::size_t>(to)]);
+  });
+  if (!is_one_memory(outputs[own], inputs[own])) {
+    moves.copy(outputs[own], sources[own]);
+  }
+  return moves.finish(payload_of_all(inputs), inputs, outputs);
+}
+
+Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tensor& input,
+                                 const std::vector<std::int64_t>& output_splits, const std::vector<std::int64_t>& input_splits) {
+  check_sendable(call, input, "the input");
+  check_sendable(call, output, "the output");
+  check_writable(call, output, "the output");
+  check_same_type(call, output, input);
+  const std::vector<std::size_t> sent = split_bytes(call, input, input_splits, "input");
+  const std::vector<std::size_t> received = split_bytes(call, output, output_splits, "output");
+  const auto own = static_cast<std::size_t>(call.group->rank);
+  if (sent[own] != received[own]) {
+    refuse_value(
+        call, "this rank sends " + std::to_string(sent[own]) + " bytes to itself and expects " + std::to_string(received[own]));
+  }
+  const std::vector<std::size_t> sent_at = offsets_of(sent);
+  const std::vector<std::size_t> received_at = offsets_of(received);
+  const c10::InferenceMode below_autograd(true);
+  const at::Tensor source = plain(apart_from({output}, {input}).front());
+  const at::Tensor landing = landing_for(output);
+  Prepared prepared;
+  in_steps(call, [&](int to, int from) {
+    const auto t = static_cast<std::size_t>(to);
+    const auto f = static_cast<std::size_t>(from);
+    prepared.messages.push_back(receive_of(from, landing, received_at[f], received[f]));
+    prepared.messages.push_back(send_of(to, source, sent_at[t], sent[t]));
+  });
+  prepared.path = prepared.messages.empty() ? Path::nothing : Path::messages;
+  prepared.payload = payload_of(input);
+  prepared.inputs = {input};
+  prepared.outputs = {output};
+  prepared.buffers = {source, landing, output};
+  prepared.store = [source, landing, output, to = received_at[own], from = sent_at[own], bytes = sent[own]] {
+    if (bytes != 0) {
+      std::memcpy(static_cast<char*>(data_of(landing)) + to, static_cast<const char*>(source_of(source)) + from, bytes);
+    }
+    if (!landing.is_same(output)) {
+      copy_into(output, landing);
+    }
+  };
+  return prepared;
+}
+
+}  // namespace torch_ucc

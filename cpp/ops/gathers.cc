@@ -1,0 +1,150 @@
+// Data that is moved by UCC: the same for all, or everybody's to everybody. As bytes, whatever they mean.
+#include <algorithm>
+#include <utility>
+
+#include "ops/prepared.h"
+#include "ops/tensor_span.h"
+#include "ucc/coll_args.h"
+
+namespace torch_ucc {
+
+Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root, std::int64_t root_tensor) {
+  at::Tensor& tensor = only_tensor(call, tensors, "tensors");
+  check_sendable(call, tensor, "the tensor");
+  check_root(call, root, root_tensor);
+  const bool is_root = call.group->rank == root;
+  if (!is_root) {
+    check_writable(call, tensor, "the tensor");
+  }
+  Prepared prepared;
+  prepared.payload = payload_of(tensor);
+  prepared.root = root;
+  prepared.outputs = {tensor};
+  if (tensor.numel() == 0 || call.group->size == 1) {
+    return prepared;
+  }
+  const at::Tensor buffer = is_root ? plain(tensor) : landing_for(tensor);
+  prepared.path = Path::collective;
+  prepared.args = broadcast_args(is_root ? const_cast<void*>(source_of(buffer)) : data_of(buffer), bytes_of(buffer),
+                                 static_cast<int>(root), memory_of(buffer));
+  prepared.pieces.total = bytes_of(buffer);
+  prepared.buffers = {buffer, tensor};
+  if (!is_root && !buffer.is_same(tensor)) {
+    prepared.store = [buffer, tensor] { copy_into(tensor, buffer); };
+  }
+  return prepared;
+}
+
+namespace {
+
+// `all` is contiguous, holds the ranks' parts one after the other, and may be where `mine` lies already.
+void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, const at::Tensor& mine) {
+  const std::size_t bytes = bytes_of(mine);
+  char* const begin = static_cast<char*>(data_of(all));
+  char* const slot = begin + bytes * static_cast<std::size_t>(call.group->rank);
+  const c10::InferenceMode below_autograd(true);
+  at::Tensor source = plain(mine);
+  const bool in_place = source_of(source) == slot;
+  if (!in_place && shares_memory(source, all)) {
+    source = source.clone();  // part of the output, at another rank's place
+  }
+  prepared.path = Path::collective;
+  prepared.args = allgather_args(in_place ? nullptr : source_of(source), begin, bytes, call.group->size, memory_of(all));
+  prepared.pieces.total = bytes_of(all);
+  prepared.buffers = {all, source};
+}
+
+// The same where the parts differ in size.
+void gather_uneven_into(Prepared& prepared, const at::Tensor& all, const at::Tensor& mine, const Tensors& parts) {
+  std::uint64_t at = 0;
+  for (const at::Tensor& part : parts) {
+    prepared.counts.push_back(bytes_of(part));
+    prepared.displacements.push_back(at);
+    at += bytes_of(part);
+  }
+  const at::Tensor source = plain(mine);
+  prepared.path = Path::collective;
+  prepared.args = allgatherv_args(source_of(source), bytes_of(source), data_of(all), prepared.counts.data(),
+                                  prepared.displacements.data(), memory_of(all));
+  prepared.pieces.total = at;
+  prepared.buffers = {all, source};
+}
+
+}  // namespace
+
+Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input) {
+  check_sendable(call, input, "the input");
+  check_sendable(call, output, "the output");
+  check_writable(call, output, "the output");
+  check_same_type(call, output, input);
+  if (output.numel() != input.numel() * call.group->size) {
+    refuse_value(call, "the output " + shape_text(output) + " must hold " + std::to_string(call.group->size) +
+                           " times as many elements as the input " + shape_text(input));
+  }
+  Prepared prepared;
+  prepared.payload = payload_of(input);
+  prepared.inputs = {input};
+  prepared.outputs = {output};
+  if (input.numel() == 0) {
+    return prepared;
+  }
+  const at::Tensor all = landing_for(output);
+  gather_into(prepared, call, all, input);
+  if (!all.is_same(output)) {
+    prepared.buffers.push_back(output);
+    prepared.store = [all, output] { copy_into(output, all); };
+  }
+  return prepared;
+}
+
+Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inputs) {
+  at::Tensor& input = only_tensor(call, inputs, "the inputs");
+  check_sendable(call, input, "the input");
+  const Tensors& parts = one_per_rank(call, outputs, "the outputs");
+  std::int64_t total = 0;
+  bool even = true;
+  for (const at::Tensor& part : parts) {
+    check_sendable(call, part, "an output");
+    check_writable(call, part, "an output");
+    check_same_type(call, part, input);
+    even = even && part.numel() == parts.front().numel();
+    total += part.numel();
+  }
+  const at::Tensor& own = parts[static_cast<std::size_t>(call.group->rank)];
+  if (own.numel() != input.numel()) {
+    refuse_value(call, "the output for this rank is " + shape_text(own) + " and the input " + shape_text(input) +
+                           ": they must have one size");
+  }
+  Prepared prepared;
+  prepared.payload = {input.scalar_type(), total};
+  prepared.inputs = {input};
+  prepared.outputs = parts;
+  if (total == 0) {
+    return prepared;
+  }
+  const c10::InferenceMode below_autograd(true);
+  const at::Tensor all = at::empty({total}, input.options());
+  if (even) {
+    gather_into(prepared, call, all, input);
+  } else {
+    gather_uneven_into(prepared, all, input, parts);
+  }
+  prepared.buffers.insert(prepared.buffers.end(), parts.begin(), parts.end());
+  prepared.store = [all, parts] {
+    std::int64_t at = 0;
+    for (const at::Tensor& part : parts) {
+      copy_into(part, all.narrow(0, at, part.numel()).view(part.sizes()));
+      at += part.numel();
+    }
+  };
+  return prepared;
+}
+
+Prepared prepare_barrier() {
+  Prepared prepared;
+  prepared.path = Path::collective;
+  prepared.args = barrier_args();
+  return prepared;
+}
+
+}  // namespace torch_ucc

@@ -1,0 +1,290 @@
+// Reductions: each is computed by UCC in a type that it really reduces (see reduce_rule.h), from the caller's memory where that
+// is possible and through a copy where it is not.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "ops/ordered_keys.h"
+#include "ops/prepared.h"
+#include "ops/reduce_rule.h"
+#include "ops/tensor_span.h"
+#include "ucc/coll_args.h"
+
+namespace torch_ucc {
+namespace {
+
+// The sum of `size` ranks becomes their average. Integers are truncated towards zero.
+template <typename T>
+void divide_by(const at::Tensor& sum, int size) {
+  T* const data = static_cast<T*>(data_of(sum));
+  std::transform(data, data + sum.numel(), data,
+                 [divisor = static_cast<T>(size)](T value) { return static_cast<T>(value / divisor); });
+}
+
+void divide(const at::Tensor& sum, int size) {
+  switch (sum.scalar_type()) {
+    case at::kLong:
+      return divide_by<std::int64_t>(sum, size);
+    case at::kUInt64:
+      return divide_by<std::uint64_t>(sum, size);
+    case at::kFloat:
+      return divide_by<float>(sum, size);
+    case at::kDouble:
+      return divide_by<double>(sum, size);
+    case at::kComplexFloat:
+      return divide_by<c10::complex<float>>(sum, size);
+    case at::kComplexDouble:
+      return divide_by<c10::complex<double>>(sum, size);
+    default:
+      TORCH_INTERNAL_ASSERT(false, "no rule averages in ", sum.scalar_type());
+  }
+}
+
+void to_keys(const at::Tensor& values, bool nan_is_lowest) {
+  const auto count = static_cast<std::size_t>(values.numel());
+  if (values.scalar_type() == at::kDouble) {
+    to_ordered_keys<std::int64_t>(static_cast<double*>(data_of(values)), count, nan_is_lowest);
+  } else {
+    to_ordered_keys<std::int32_t>(static_cast<float*>(data_of(values)), count, nan_is_lowest);
+  }
+}
+
+void from_keys(const at::Tensor& keys) {
+  const auto count = static_cast<std::size_t>(keys.numel());
+  if (keys.scalar_type() == at::kDouble) {
+    from_ordered_keys<std::int64_t>(static_cast<double*>(data_of(keys)), count);
+  } else {
+    from_ordered_keys<std::int32_t>(static_cast<float*>(data_of(keys)), count);
+  }
+}
+
+at::Scalar factor_of(const Call& call, const c10d::ReduceOp& op) {
+  const auto* factor = dynamic_cast<const PreMulSumSupplement*>(op.supplement_.get());
+  if (factor == nullptr) {
+    refuse_value(call, "PREMUL_SUM without its factor");
+  }
+  return factor->tensor_factor.defined() ? factor->tensor_factor.item() : at::Scalar(factor->double_factor);
+}
+
+ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const auto rule = reduce_rule(tensor.scalar_type(), op);
+  if (!rule) {
+    refuse_unsupported(call, std::string("the reduce op ") + reduce_op_name(op) + " has no meaning for " + shape_text(tensor) +
+                                 ": convert the tensor or choose another op");
+  }
+  return *rule;
+}
+
+bool is_changed(const ReduceRule& rule) { return rule.scale || rule.order; }
+
+// Whether the tensor's own memory is what UCC reduces.
+bool is_reducible(const at::Tensor& tensor, const ReduceRule& rule) {
+  return rule.compute == tensor.scalar_type() && !is_changed(rule) && is_plain(tensor);
+}
+
+// From values in the type that is reduced to what is reduced, in place.
+void encode(const Call& call, const at::Tensor& values, const c10d::ReduceOp& op, const ReduceRule& rule) {
+  if (rule.scale) {
+    values.mul_(factor_of(call, op));
+  }
+  if (rule.order) {
+    to_keys(values, rule.op == UCC_OP_MIN);
+  }
+}
+
+// And back.
+void decode(const at::Tensor& values, const ReduceRule& rule, int divisor) {
+  if (rule.divide) {
+    divide(values, divisor);
+  }
+  if (rule.order) {
+    from_keys(values);
+  }
+}
+
+// What is to be reduced: the tensor itself where that is possible.
+at::Tensor staged(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op, const ReduceRule& rule) {
+  if (is_reducible(tensor, rule)) {
+    return tensor;
+  }
+  const c10::InferenceMode below_autograd(true);
+  const at::Tensor values = plain(tensor.to(rule.compute, /*non_blocking=*/false, /*copy=*/is_changed(rule)));
+  encode(call, values, op, rule);
+  return values;
+}
+
+// The same of several tensors, one after the other: their own memory if it is that already.
+at::Tensor staged_together(const Call& call, const Tensors& tensors, const c10d::ReduceOp& op, const ReduceRule& rule) {
+  const c10::InferenceMode below_autograd(true);
+  std::int64_t total = 0;
+  bool adjacent = true;
+  const char* end = nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    total += tensor.numel();
+    const auto* begin = tensor.numel() == 0 ? end : static_cast<const char*>(source_of(tensor));
+    adjacent = adjacent && is_reducible(tensor, rule) && (end == nullptr || begin == end) &&
+               tensor.storage().is_alias_of(tensors.front().storage());
+    end = begin == nullptr ? nullptr : begin + bytes_of(tensor);
+  }
+  if (adjacent && tensors.front().numel() != 0) {
+    return tensors.front().as_strided({total}, {1});
+  }
+  at::Tensor values = at::empty({total}, tensors.front().options().dtype(rule.compute));
+  std::int64_t at = 0;
+  for (const at::Tensor& tensor : tensors) {
+    values.narrow(0, at, tensor.numel()).view(tensor.sizes()).copy_(tensor);
+    at += tensor.numel();
+  }
+  encode(call, values, op, rule);
+  return values;
+}
+
+Pieces pieces_of(const at::Tensor& buffer, const Settings& settings) {
+  Pieces pieces;
+  pieces.total = static_cast<std::size_t>(buffer.numel());
+  pieces.element_size = static_cast<std::size_t>(buffer.element_size());
+  if (bytes_of(buffer) > settings.segment_bytes) {
+    pieces.count = std::max<std::size_t>(1, settings.segment_bytes / pieces.element_size);
+    pieces.window = settings.segment_window;
+  }
+  return pieces;
+}
+
+// Brings what was reduced in `buffer` to `tensor`, which may be the same.
+std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer, const ReduceRule& rule, int divisor) {
+  const bool in_place = buffer.is_same(tensor);
+  if (in_place && !rule.divide) {
+    return nullptr;
+  }
+  return [tensor, buffer, rule, divisor, in_place] {
+    decode(buffer, rule, divisor);
+    if (!in_place) {
+      copy_into(tensor, buffer.view(tensor.sizes()));
+    }
+  };
+}
+
+// `all` holds the ranks' parts one after the other, `counts` elements each; this rank's result goes to `output`.
+void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& output, const at::Tensor& all,
+                     std::vector<std::uint64_t> counts, const ReduceRule& rule) {
+  const c10::InferenceMode below_autograd(true);
+  const bool direct = is_reducible(output, rule) && !shares_memory(output, all);
+  const at::Tensor mine = direct ? output : at::empty({output.numel()}, output.options().dtype(rule.compute));
+  const auto total = static_cast<std::size_t>(all.numel());
+  const bool even = std::all_of(counts.begin(), counts.end(), [&](std::uint64_t count) { return count == counts.front(); });
+  prepared.path = Path::collective;
+  prepared.counts = std::move(counts);
+  prepared.args = even ? reduce_scatter_args(source_of(all), data_of(mine), prepared.counts.front(), call.group->size,
+                                             rule.datatype, rule.op, memory_of(all))
+                       : reduce_scatterv_args(source_of(all), total, data_of(mine), prepared.counts.data(), rule.datatype,
+                                              rule.op, memory_of(all));
+  prepared.pieces.total = total;
+  prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
+  prepared.buffers = {all, mine, output};
+  prepared.store = stored(output, mine, rule, call.group->size);
+}
+
+}  // namespace
+
+Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, const Settings& settings) {
+  at::Tensor& tensor = only_tensor(call, tensors, "tensors");
+  check_sendable(call, tensor, "the tensor");
+  check_writable(call, tensor, "the tensor");
+  const ReduceRule rule = rule_for(call, tensor, op);
+  Prepared prepared;
+  prepared.payload = payload_of(tensor, reduce_op_name(op));
+  prepared.outputs = {tensor};
+  if (tensor.numel() == 0) {
+    return prepared;
+  }
+  const at::Tensor buffer = staged(call, tensor, op, rule);
+  prepared.path = Path::collective;
+  prepared.pieces = pieces_of(buffer, settings);
+  prepared.args = allreduce_in_place_args(data_of(buffer), prepared.pieces.total, rule.datatype, rule.op, memory_of(buffer));
+  prepared.buffers = {buffer, tensor};
+  prepared.store = stored(tensor, buffer, rule, call.group->size);
+  return prepared;
+}
+
+Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, std::int64_t root, std::int64_t root_tensor,
+                        const Settings& settings) {
+  at::Tensor& tensor = only_tensor(call, tensors, "tensors");
+  check_sendable(call, tensor, "the tensor");
+  check_root(call, root, root_tensor);
+  const bool is_root = call.group->rank == root;
+  if (is_root) {
+    check_writable(call, tensor, "the tensor");
+  }
+  const ReduceRule rule = rule_for(call, tensor, op);
+  Prepared prepared;
+  prepared.payload = payload_of(tensor, reduce_op_name(op));
+  prepared.root = root;
+  prepared.outputs = {tensor};
+  if (tensor.numel() == 0) {
+    return prepared;
+  }
+  const at::Tensor buffer = staged(call, tensor, op, rule);
+  prepared.path = Path::collective;
+  prepared.pieces = pieces_of(buffer, settings);
+  prepared.args = reduce_args(is_root ? data_of(buffer) : const_cast<void*>(source_of(buffer)), prepared.pieces.total,
+                              rule.datatype, rule.op, static_cast<int>(root), is_root, memory_of(buffer));
+  prepared.buffers = {buffer, tensor};
+  if (is_root) {
+    prepared.store = stored(tensor, buffer, rule, call.group->size);
+  }
+  return prepared;
+}
+
+Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& op) {
+  check_sendable(call, input, "the input");
+  check_sendable(call, output, "the output");
+  check_writable(call, output, "the output");
+  check_same_type(call, output, input);
+  if (input.numel() != output.numel() * call.group->size) {
+    refuse_value(call, "the input " + shape_text(input) + " must hold " + std::to_string(call.group->size) +
+                           " times as many elements as the output " + shape_text(output));
+  }
+  const ReduceRule rule = rule_for(call, input, op);
+  Prepared prepared;
+  prepared.payload = payload_of(input, reduce_op_name(op));
+  prepared.inputs = {input};
+  prepared.outputs = {output};
+  if (input.numel() == 0) {
+    return prepared;
+  }
+  std::vector<std::uint64_t> counts(static_cast<std::size_t>(call.group->size), static_cast<std::uint64_t>(output.numel()));
+  scatter_reduced(prepared, call, output, staged(call, input, op, rule), std::move(counts), rule);
+  return prepared;
+}
+
+Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, const c10d::ReduceOp& op) {
+  at::Tensor& output = only_tensor(call, outputs, "the outputs");
+  check_sendable(call, output, "the output");
+  check_writable(call, output, "the output");
+  const Tensors& parts = one_per_rank(call, inputs, "the inputs");
+  std::vector<std::uint64_t> counts;
+  std::int64_t total = 0;
+  for (const at::Tensor& part : parts) {
+    check_sendable(call, part, "an input");
+    check_same_type(call, output, part);
+    counts.push_back(static_cast<std::uint64_t>(part.numel()));
+    total += part.numel();
+  }
+  const at::Tensor& own = parts[static_cast<std::size_t>(call.group->rank)];
+  if (own.numel() != output.numel()) {
+    refuse_value(call, "the input for this rank is " + shape_text(own) + " and the output " + shape_text(output) +
+                           ": they must have one size");
+  }
+  const ReduceRule rule = rule_for(call, output, op);
+  Prepared prepared;
+  prepared.payload = {output.scalar_type(), total, reduce_op_name(op)};
+  prepared.inputs = parts;
+  prepared.outputs = {output};
+  if (total == 0) {
+    return prepared;
+  }
+  scatter_reduced(prepared, call, output, staged_together(call, parts, op, rule), std::move(counts), rule);
+  return prepared;
+}
+
+}  // namespace torch_ucc

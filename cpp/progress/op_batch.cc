@@ -1,0 +1,79 @@
+#include "progress/op_batch.h"
+
+#include <algorithm>
+
+namespace torch_ucc {
+
+Status OpBatch::start(LoopToken& token) {
+  under_way_.reserve(parts_.size());
+  for (const auto& part : parts_) {
+    if (Status started = part->start(token); !started.ok()) {
+      // Refused as the first, nothing of the batch was sent. Later, what was sent cannot be taken back.
+      const StatusCode code = under_way_.empty() ? started.code() : StatusCode::transport;
+      return Status(code, part->describe() + ": " + started.message());
+    }
+    under_way_.push_back(part.get());
+  }
+  return {};
+}
+
+Op::State OpBatch::poll(LoopToken& token) {
+  State state = State::in_flight;
+  std::erase_if(under_way_, [&](Op* part) {
+    const State now = part->poll(token);
+    if (now != State::in_flight) {
+      state = State::advanced;
+    }
+    if (now != State::ended) {
+      return false;
+    }
+    note(*part, part->transport_status());
+    return true;
+  });
+  return under_way_.empty() || status_.code() == StatusCode::transport ? State::ended : state;
+}
+
+void OpBatch::note(const Op& part, const Status& status) {
+  if (!status.ok() && (status_.ok() || (status.code() == StatusCode::transport && status_.code() != StatusCode::transport))) {
+    status_ = Status(status.code(), part.describe() + ": " + status.message());
+  }
+}
+
+Status OpBatch::finish() {
+  Status first;
+  for (const auto& part : parts_) {
+    if (Status finished = part->finish(); first.ok() && !finished.ok()) {
+      first = Status(finished.code(), part->describe() + ": " + finished.message());
+    }
+  }
+  return first;
+}
+
+void OpBatch::announce() const {
+  for (const auto& part : parts_) {
+    part->announce();
+  }
+}
+
+bool OpBatch::is_announced() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->is_announced(); });
+}
+
+microseconds OpBatch::patience() const {
+  microseconds sum{0};
+  for (const auto& part : parts_) {
+    sum += part->patience();
+  }
+  return sum;
+}
+
+std::string OpBatch::describe() const {
+  constexpr std::size_t kNamed = 3;
+  std::string text = name_ + " (" + std::to_string(parts_.size()) + " operations: ";
+  for (std::size_t i = 0; i < std::min(kNamed, parts_.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + parts_[i]->describe();
+  }
+  return text + (parts_.size() > kNamed ? ", ..." : "") + ")";
+}
+
+}  // namespace torch_ucc

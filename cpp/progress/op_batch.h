@@ -1,0 +1,43 @@
+// Several operations that start together and end together: coalesced calls.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "progress/op.h"
+
+namespace torch_ucc {
+
+// Starts its parts in the order in which they were added. Ends when all have ended, with the first error of any; one of the
+// transport ends it at once. The parts have neither a deadline nor a completion of their own.
+class OpBatch final : public Op {
+ public:
+  OpBatch(Scope& scope, std::string name) : scope_(scope), name_(std::move(name)) {}
+
+  // Before it is posted.
+  void add(std::shared_ptr<Op> part) { parts_.push_back(std::move(part)); }
+  bool empty() const { return parts_.empty(); }
+
+  Status start(LoopToken& token) override;
+  State poll(LoopToken& token) override;
+  Status transport_status() const override { return status_; }
+  Status finish() override;
+  void announce() const override;
+  bool is_announced() const override;
+  microseconds patience() const override;
+  Scope& scope() const override { return scope_; }
+  std::string describe() const override;
+
+ private:
+  void note(const Op& part, const Status& status);
+
+  Scope& scope_;
+  const std::string name_;
+  std::vector<std::shared_ptr<Op>> parts_;
+  std::vector<Op*> under_way_;
+  Status status_;
+};
+
+}  // namespace torch_ucc

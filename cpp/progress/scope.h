@@ -1,0 +1,51 @@
+// What fails together: the operations of a group.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+#include "base/thread_annotations.h"
+
+namespace torch_ucc {
+
+// Fails once, for good, with the first reason. Any thread.
+class Scope {
+ public:
+  explicit Scope(std::string name) : name_(std::move(name)) {}
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  const std::string& name() const { return name_; }
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Only valid once failed().
+  const Status& failure() const { return failure_; }
+
+  // What can be told about those who keep its operations waiting, for the
+  // report of one that timed out; empty: nothing.
+  void set_observer(std::function<std::string()> observer) { observer_ = std::move(observer); }  // before it is used
+  std::string observe() const { return observer_ ? observer_() : std::string(); }
+
+  // True if this call failed it.
+  bool fail(Status reason) {
+    const MutexLock lock(mutex_);
+    if (failed()) {
+      return false;
+    }
+    failure_ = std::move(reason);
+    failed_.store(true, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  const std::string name_;
+  std::function<std::string()> observer_;
+  std::atomic<bool> failed_{false};
+  Mutex mutex_;     // the first of several threads that report a failure wins
+  Status failure_;  // written once before failed_
+};
+
+}  // namespace torch_ucc

@@ -1,0 +1,63 @@
+// A group's part of the worker: who its ranks are, how they are woken, and which tags are its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "progress/bell.h"
+#include "progress/loop_token.h"
+#include "progress/scope.h"
+#include "ucx/tag_layout.h"
+#include "ucx/worker.h"
+
+namespace torch_ucc {
+
+struct ChannelMember {
+  std::uint64_t position = 0;  // in the context
+  const Bell* bell = nullptr;  // null where it has none for us; outlives the channel
+};
+
+class Channel {
+ public:
+  // `group` is 1..TagLayout::kMaxGroup, and unlike that of any other channel ever made on the worker. `members` by rank. `scope`
+  // is what its operations
+  // fail with.
+  Channel(UcxWorker& worker, std::uint16_t group, std::vector<ChannelMember> members, int rank, std::shared_ptr<Scope> scope)
+      : worker_(worker), group_(group), members_(std::move(members)), rank_(rank), scope_(std::move(scope)) {}
+
+  UcxWorker& worker() const { return worker_; }
+  ucp_ep_h endpoint(LoopToken& token, int rank) const { return worker_.endpoint(token, members_[index(rank)].position); }
+  std::uint64_t tag_from(int source, Space space, std::uint32_t tag) const { return TagLayout::pack(space, group_, source, tag); }
+
+  void ring(int rank) const {
+    if (const Bell* bell = members_[index(rank)].bell) {
+      bell->ring();
+    }
+  }
+  void ring_all() const {
+    for (const ChannelMember& member : members_) {
+      if (member.bell != nullptr) {
+        member.bell->ring();
+      }
+    }
+  }
+  // Whether that rank rings us when it posts; we need no waking ourselves.
+  bool rings(int rank) const { return rank == rank_ || members_[index(rank)].bell != nullptr; }
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  Scope& scope() const { return *scope_; }
+
+ private:
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
+  UcxWorker& worker_;
+  const std::uint16_t group_;
+  const std::vector<ChannelMember> members_;
+  const int rank_;
+  const std::shared_ptr<Scope> scope_;
+};
+
+}  // namespace torch_ucc

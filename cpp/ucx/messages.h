@@ -1,0 +1,102 @@
+// One operation made of messages to and from ranks of a group: a send, a receive, or a collective that only moves data.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "progress/op.h"
+#include "ucx/channel.h"
+
+namespace torch_ucc {
+
+struct Message {
+  enum class Kind : unsigned char { send, receive };
+  static constexpr int kAnyRank = -1;
+
+  Kind kind = Kind::send;
+  int peer = 0;          // rank of the group; kAnyRank for a receive from whoever sends first
+  void* data = nullptr;  // `bytes` of it must live until the operation ended
+  std::size_t bytes = 0;
+};
+
+// What an operation goes on with once all its messages have ended well: nothing, if that was all. Runs with the baton: it neither
+// blocks nor sends. Throws StatusError to end the operation.
+using NextRound = std::function<std::vector<Message>()>;
+
+// Messages of one sender with one tag are received in the order in which they were sent. A message of another size than the
+// receive that it meets ends the receive with an error (invalid), and costs the group nothing else. At most kWindow messages of
+// an operation are under way at once, in the order of the list, so that neither memory nor the network is flooded by the many
+// peers of a large group.
+class Messages : public Op {
+ public:
+  static constexpr std::size_t kWindow = 64;
+
+  Messages(std::shared_ptr<Channel> channel, Space space, std::uint32_t tag, const std::vector<Message>& messages,
+           NextRound next_round = {});
+
+  Status start(LoopToken& token) final;
+  State poll(LoopToken& token) final;
+  Status transport_status() const final { return status_; }
+  bool is_announced() const final { return announced_; }
+  microseconds patience() const final;
+  Scope& scope() const final { return channel_->scope(); }
+
+  int source() const final { return source_; }  // of the last receive
+
+ private:
+  // Of one message that is under way: UCX's callback finds it by its address.
+  struct Slot {
+    Messages* op;
+    Message message;
+  };
+
+  static void sent(void* request, ucs_status_t status, void* slot);
+  static void received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* slot);
+
+  // After a message of a wrong size the others are sent all the same: peers wait for them.
+  bool broken() const { return status_.code() == StatusCode::transport; }
+  void begin(const std::vector<Message>& messages);
+  void begin_next_round();
+  void post_more(LoopToken& token);
+  void post(LoopToken& token, Slot& slot);
+  void ended(const Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t* info);
+  void fail(Status status);
+
+  const std::shared_ptr<Channel> channel_;
+  const Space space_;
+  const std::uint32_t tag_;
+  const NextRound next_round_;
+  std::vector<Slot> slots_;  // of this round; does not move while a message of it is under way
+  std::size_t posted_ = 0;
+  std::size_t ended_ = 0;
+  std::size_t bytes_ = 0;
+  bool announced_ = true;
+  int source_ = Message::kAnyRank;
+  Status status_;
+};
+
+// Until everything that this process has sent is with its peers: to be done by all before a worker is destroyed.
+class FlushWorker final : public Op {
+ public:
+  FlushWorker(UcxWorker& worker, Scope& scope) : worker_(worker), scope_(scope) {}
+
+  Status start(LoopToken& token) override;
+  State poll(LoopToken& token) override;
+  Status transport_status() const override { return status_; }
+  Scope& scope() const override { return scope_; }
+  std::string describe() const override { return "sending what was left before closing"; }
+
+ private:
+  UcxWorker& worker_;
+  Scope& scope_;
+  void* request_ = nullptr;
+  Status status_;
+};
+
+}  // namespace torch_ucc

@@ -1,0 +1,70 @@
+#include "ucx/worker.h"
+
+#include <utility>
+
+#include "ucx/status.h"
+
+namespace torch_ucc {
+
+UcxWorker::UcxWorker() {
+  ucp_config_t* config = nullptr;
+  throw_if_error(from_ucx(ucp_config_read("UCC", nullptr, &config), "ucp_config_read"));
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_TAG;
+  params.name = "torch_ucc";
+  const ucs_status_t status = ucp_init(&params, config, context_.out());
+  ucp_config_release(config);
+  throw_if_error(from_ucx(status, "ucp_init"));
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  throw_if_error(from_ucx(ucp_worker_create(context_.get(), &worker, worker_.out()), "ucp_worker_create"));
+}
+
+UcxWorker::~UcxWorker() {
+  worker_.leak();
+  context_.leak();
+}
+
+std::string UcxWorker::address() const {
+  ucp_address_t* address = nullptr;
+  std::size_t length = 0;
+  throw_if_error(from_ucx(ucp_worker_get_address(worker_.get(), &address, &length), "ucp_worker_get_address"));
+  std::string bytes(reinterpret_cast<const char*>(address), length);
+  ucp_worker_release_address(worker_.get(), address);
+  return bytes;
+}
+
+void UcxWorker::set_peers(std::vector<std::string> addresses) {
+  addresses_ = std::move(addresses);
+  endpoints_.resize(addresses_.size());
+}
+
+ucp_ep_h UcxWorker::endpoint(LoopToken& token, std::size_t position) {
+  token.check();
+  ucp_ep_h& endpoint = endpoints_.at(position);
+  if (endpoint == nullptr) {
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+    params.address = reinterpret_cast<const ucp_address_t*>(addresses_[position].data());
+    throw_if_error(from_ucx(ucp_ep_create(worker_.get(), &params, &endpoint), "ucp_ep_create"));
+    addresses_[position] = {};  // UCX has copied what it needs
+  }
+  return endpoint;
+}
+
+Status UcxWorker::progress(LoopToken& token) {
+  token.check();
+  ucp_worker_progress(worker_.get());
+  return {};
+}
+
+void UcxWorker::destroy(LoopToken& token) {
+  token.check();
+  endpoints_.clear();
+  worker_.reset();
+  context_.reset();
+}
+
+}  // namespace torch_ucc

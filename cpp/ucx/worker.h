@@ -1,0 +1,64 @@
+// Our own UCX worker: point-to-point messages and the collectives that are made of them. UCC does not share its own.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/unique_handle.h"
+#include "progress/loop_token.h"
+#include "progress/pollable.h"
+
+namespace torch_ucc {
+
+// Touched with the baton only, but for the constructor and address(). Endpoints are made at the first message to a peer, which
+// involves nobody else.
+class UcxWorker : public Pollable {
+ public:
+  // Throws StatusError. Same environment as UCC's own worker (UCC_UCX_* before UCX_*), so it chooses the same transports.
+  UcxWorker();
+  // Leaks worker and endpoints unless destroy() was called: peers may still write to what was posted.
+  ~UcxWorker() override;
+  UcxWorker(const UcxWorker&) = delete;
+  UcxWorker& operator=(const UcxWorker&) = delete;
+
+  // For the peers' set_peers().
+  std::string address() const;
+  // By position in the context. Once, before the first message.
+  void set_peers(std::vector<std::string> addresses);
+
+  // Throws StatusError.
+  ucp_ep_h endpoint(LoopToken& token, std::size_t position);
+  ucp_worker_h handle(LoopToken& token) const {
+    token.check();
+    return worker_.get();
+  }
+
+  Status progress(LoopToken& token) override;
+
+  // Requests that were posted and have not ended: whoever posts one counts it.
+  void count_posted(LoopToken& token) {
+    token.check();
+    ++outstanding_;
+  }
+  void count_ended() { --outstanding_; }  // from callbacks of UCX, which run inside progress()
+  std::size_t outstanding(LoopToken& token) const {
+    token.check();
+    return outstanding_;
+  }
+
+  // Local. Everything must have been flushed, on all processes: see FlushWorker.
+  void destroy(LoopToken& token);
+
+ private:
+  UniqueHandle<ucp_context_h, ucp_cleanup> context_;
+  UniqueHandle<ucp_worker_h, ucp_worker_destroy> worker_;
+  std::vector<std::string> addresses_;
+  std::vector<ucp_ep_h> endpoints_;  // owned by the worker; null until the first message
+  std::size_t outstanding_ = 0;
+};
+
+}  // namespace torch_ucc

@@ -1,0 +1,279 @@
+// One collective, whole or in pieces, against functions of UCC that only write down what they were told.
+#include "ucc/collective.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "fakes/limits.h"
+#include "fakes/rig.h"
+
+namespace torch_ucc {
+namespace {
+
+struct FakeUcc {
+  std::vector<ucc_coll_args_t> initialised;  // by piece, of all collectives
+  std::deque<ucc_coll_req_t> requests;
+  std::size_t posted = 0;
+  std::vector<std::size_t> finalised;  // pieces
+
+  ucc_status_t init_says = UCC_OK;
+  ucc_status_t post_says = UCC_OK;
+
+  void end(std::size_t piece, ucc_status_t status = UCC_OK) { requests.at(piece).status = status; }
+  std::size_t in_flight() const { return posted - finalised.size(); }
+};
+
+FakeUcc ucc;  // of the test that runs
+
+ucc_team_h const kTeam = reinterpret_cast<ucc_team_h>(&ucc);
+
+class Probe final : public Collective {
+ public:
+  using Collective::Collective;
+  std::string describe() const override { return "probe"; }
+};
+
+}  // namespace
+}  // namespace torch_ucc
+
+// In place of those of the library: no test of this program starts UCC.
+using torch_ucc::ucc;
+
+ucc_status_t ucc_team_create_post(ucc_context_h*, std::uint32_t, const ucc_team_params_t*, ucc_team_h* team) {
+  *team = torch_ucc::kTeam;
+  return UCC_OK;
+}
+
+ucc_status_t ucc_team_destroy(ucc_team_h) { return UCC_OK; }
+
+ucc_status_t ucc_collective_init(ucc_coll_args_t* args, ucc_coll_req_h* request, ucc_team_h team) {
+  EXPECT_EQ(team, torch_ucc::kTeam);
+  if (ucc.init_says == UCC_OK) {
+    ucc.initialised.push_back(*args);
+    *request = &ucc.requests.emplace_back(ucc_coll_req_t{UCC_OPERATION_INITIALIZED});
+  }
+  return ucc.init_says;
+}
+
+ucc_status_t ucc_collective_post(ucc_coll_req_h request) {
+  if (ucc.post_says == UCC_OK) {
+    ++ucc.posted;
+    request->status = UCC_INPROGRESS;
+  }
+  return ucc.post_says;
+}
+
+ucc_status_t ucc_collective_finalize(ucc_coll_req_h request) {
+  for (std::size_t piece = 0; piece < ucc.requests.size(); ++piece) {
+    if (&ucc.requests[piece] == request) {
+      ucc.finalised.push_back(piece);
+    }
+  }
+  return UCC_OK;
+}
+
+namespace torch_ucc {
+namespace {
+
+constexpr std::size_t kElements = 10;
+constexpr Pieces kWhole{.total = kElements, .element_size = sizeof(float)};
+constexpr Pieces kOfFour{.total = kElements, .count = 4, .element_size = sizeof(float), .window = 2};  // 4, 4 and 2
+
+class CollectiveTest : public testing::Test {
+ protected:
+  CollectiveTest() {
+    ucc = {};
+    with_baton([this](LoopToken& token) { EXPECT_EQ(team_->create_post(token, context_), UCC_OK); });
+  }
+
+  void with_baton(const std::function<void(LoopToken&)>& body) { ASSERT_TRUE(rig_.engine.with_baton(hard_limit(), body)); }
+
+  // Two sides, of which either may be left out.
+  ucc_coll_args_t args(float* source, float* destination) const {
+    ucc_coll_args_t args{};
+    args.coll_type = UCC_COLL_TYPE_ALLREDUCE;
+    args.src.info.buffer = source;
+    args.src.info.count = source != nullptr ? kElements : 0;
+    args.dst.info.buffer = destination;
+    args.dst.info.count = destination != nullptr ? kElements : 0;
+    return args;
+  }
+  std::shared_ptr<Probe> probe(Pieces pieces) { return std::make_shared<Probe>(team_, args(&source_, &destination_), pieces); }
+
+  Status start(Probe& op) {
+    Status status;
+    with_baton([&](LoopToken& token) { status = op.start(token); });
+    return status;
+  }
+  Op::State poll(Probe& op) {
+    Op::State state{};
+    with_baton([&](LoopToken& token) { state = op.poll(token); });
+    return state;
+  }
+
+  float source_ = 0;       // only their addresses matter
+  float destination_ = 0;  // as above
+  const Bell bell_;
+  Rig rig_;
+  UccContext context_;
+  const std::shared_ptr<Scope> scope_ = std::make_shared<Scope>("group");
+  const std::shared_ptr<UccTeam> team_ =
+      std::make_shared<UccTeam>(5, std::vector<std::uint64_t>{0, 1}, 0, Bells{{&bell_}, true}, scope_);
+};
+
+using enum Op::State;
+
+void expect_side(const ucc_coll_buffer_info_t& side, const float* buffer, std::size_t first, std::size_t count) {
+  EXPECT_EQ(side.buffer, reinterpret_cast<const char*>(buffer) + first * sizeof(float));
+  EXPECT_EQ(side.count, count);
+}
+
+// --- whole and in pieces -------------------------------------------------------------------------------------------------
+
+TEST_F(CollectiveTest, GoesWhole) {
+  const auto op = probe(kWhole);
+  ASSERT_TRUE(start(*op).ok());
+  ASSERT_EQ(ucc.posted, 1U);
+  expect_side(ucc.initialised[0].src.info, &source_, 0, kElements);
+  expect_side(ucc.initialised[0].dst.info, &destination_, 0, kElements);
+  EXPECT_EQ(poll(*op), in_flight);
+  ucc.end(0);
+  EXPECT_EQ(poll(*op), ended);
+  EXPECT_TRUE(op->transport_status().ok());
+  EXPECT_EQ(ucc.finalised, (std::vector<std::size_t>{0}));
+}
+
+TEST_F(CollectiveTest, GoesInPiecesOfBothItsSidesThatMakeUpTheWhole) {
+  const auto op = probe(kOfFour);
+  ASSERT_TRUE(start(*op).ok());
+  for (std::size_t piece = 0; piece < 3; ++piece) {
+    EXPECT_EQ(poll(*op), in_flight);
+    ucc.end(piece);
+    EXPECT_EQ(poll(*op), piece == 2 ? ended : advanced);
+  }
+  ASSERT_EQ(ucc.initialised.size(), 3U);
+  for (std::size_t piece = 0; piece < 3; ++piece) {
+    expect_side(ucc.initialised[piece].src.info, &source_, 4 * piece, piece == 2 ? 2 : 4);
+    expect_side(ucc.initialised[piece].dst.info, &destination_, 4 * piece, piece == 2 ? 2 : 4);
+  }
+  EXPECT_EQ(ucc.finalised, (std::vector<std::size_t>{0, 1, 2}));
+  EXPECT_TRUE(op->transport_status().ok());
+}
+
+TEST_F(CollectiveTest, OfASideThatIsNotThereThereAreNoPieces) {
+  for (const bool sends : {false, true}) {
+    ucc = {};
+    Probe op(team_, sends ? args(&source_, nullptr) : args(nullptr, &destination_), kOfFour);
+    ASSERT_TRUE(start(op).ok());
+    ucc.end(0);
+    EXPECT_EQ(poll(op), advanced);
+    ASSERT_EQ(ucc.initialised.size(), 3U);
+    const ucc_coll_args_t& last = ucc.initialised[2];
+    expect_side(sends ? last.src.info : last.dst.info, sends ? &source_ : &destination_, 8, 2);
+    expect_side(sends ? last.dst.info : last.src.info, nullptr, 0, 0);
+  }
+}
+
+TEST_F(CollectiveTest, AFewPiecesAreInFlightAtATime) {
+  for (const unsigned window : {1U, 3U, Pieces::kMaxWindow}) {
+    ucc = {};
+    const auto op = probe({.total = 100, .count = 5, .element_size = sizeof(float), .window = window});
+    ASSERT_TRUE(start(*op).ok());
+    for (std::size_t piece = 0; piece < 20; ++piece) {
+      ASSERT_EQ(ucc.in_flight(), std::min<std::size_t>(window, 20 - piece));
+      ucc.end(piece);
+      ASSERT_EQ(poll(*op), piece == 19 ? ended : advanced);
+    }
+  }
+}
+
+TEST_F(CollectiveTest, PiecesThatEndOutOfTurnAreWaitedForInTurn) {
+  const auto op = probe(kOfFour);
+  ASSERT_TRUE(start(*op).ok());
+  ucc.end(1);
+  EXPECT_EQ(poll(*op), in_flight);
+  EXPECT_EQ(ucc.posted, 2U);
+  ucc.end(0);
+  EXPECT_EQ(poll(*op), advanced);
+  EXPECT_EQ(ucc.posted, 3U);
+}
+
+// UCC matches collectives by the order in which a team initialises them.
+TEST_F(CollectiveTest, TheNextOneOfATeamStartsWhenTheLastPieceWasPosted) {
+  const auto first = probe(kOfFour);
+  const auto second = probe(kWhole);
+  ASSERT_TRUE(start(*first).ok());
+  ASSERT_TRUE(start(*second).ok());
+  EXPECT_EQ(poll(*second), in_flight);
+  EXPECT_EQ(ucc.posted, 2U);
+  ucc.end(0);
+  EXPECT_EQ(poll(*first), advanced);
+  EXPECT_EQ(poll(*second), advanced);
+  ASSERT_EQ(ucc.posted, 4U);
+  EXPECT_EQ(ucc.initialised[2].src.info.count, 2U);
+  EXPECT_EQ(ucc.initialised[3].src.info.count, kElements);
+}
+
+// --- failures ------------------------------------------------------------------------------------------------------------
+
+TEST_F(CollectiveTest, RefusedAsAWholeItLeavesTheTeamAsItWas) {
+  ucc.init_says = UCC_ERR_NOT_SUPPORTED;
+  EXPECT_EQ(start(*probe(kOfFour)).code(), StatusCode::unsupported);
+  ucc.init_says = UCC_OK;
+  ASSERT_TRUE(start(*probe(kWhole)).ok());
+  EXPECT_EQ(ucc.posted, 1U);
+}
+
+TEST_F(CollectiveTest, RefusedAfterTheFirstPieceItIsAFailureOfTheTransport) {
+  const auto op = probe(kOfFour);
+  ASSERT_TRUE(start(*op).ok());
+  ucc.init_says = UCC_ERR_NOT_SUPPORTED;
+  ucc.end(0);
+  EXPECT_EQ(poll(*op), ended);
+  EXPECT_EQ(op->transport_status().code(), StatusCode::transport);
+}
+
+TEST_F(CollectiveTest, WhatCannotBePostedIsAFailureOfTheTransportWhateverUccCallsIt) {
+  ucc.post_says = UCC_ERR_NOT_SUPPORTED;
+  EXPECT_EQ(start(*probe(kWhole)).code(), StatusCode::transport);
+}
+
+TEST_F(CollectiveTest, WhatEndsBadlyIsAFailureOfTheTransportAndItsRequestStays) {
+  const auto op = probe(kOfFour);
+  ASSERT_TRUE(start(*op).ok());
+  ucc.end(0, UCC_ERR_NOT_SUPPORTED);
+  EXPECT_EQ(poll(*op), ended);
+  EXPECT_EQ(op->transport_status().code(), StatusCode::transport);
+  EXPECT_TRUE(ucc.finalised.empty());
+  EXPECT_EQ(ucc.posted, 2U);
+}
+
+TEST_F(CollectiveTest, OfATeamThatIsGoneIsRefused) {
+  with_baton([this](LoopToken& token) { team_->destroy(token); });
+  EXPECT_EQ(start(*probe(kWhole)).code(), StatusCode::closed);
+  EXPECT_TRUE(ucc.initialised.empty());
+}
+
+// --- waking and waiting --------------------------------------------------------------------------------------------------
+
+TEST_F(CollectiveTest, IsPatientByTheBytesOfAPieceOrOfTheWhole) {
+  constexpr std::size_t kMany = 1000000;
+  EXPECT_EQ(probe({.total = kMany, .element_size = 4})->patience(), microseconds(4000));
+  EXPECT_EQ(probe({.total = kMany, .count = kMany / 10, .element_size = 4})->patience(), microseconds(400));
+  EXPECT_EQ(probe({})->patience(), microseconds(0));
+}
+
+TEST_F(CollectiveTest, RingsTheMembersOfItsTeam) {
+  const auto op = probe(kWhole);
+  Bell::Sleep sleep(bell_);
+  op->announce();
+  EXPECT_TRUE(sleep.wait(Clock::duration::zero()));
+  EXPECT_TRUE(op->is_announced());
+  EXPECT_EQ(&op->scope(), scope_.get());
+}
+
+}  // namespace
+}  // namespace torch_ucc

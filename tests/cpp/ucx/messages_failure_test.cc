@@ -1,0 +1,237 @@
+// Messages that do not fit what waits for them, operations that end badly, and what is left to do before closing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "fakes/ucx_job.h"
+#include "ucx/messages.h"
+
+namespace torch_ucc {
+namespace {
+
+constexpr std::size_t kMegabyte = std::size_t{1} << 20U;
+
+void expect_invalid(const Transfer& op, const std::string& message) {
+  EXPECT_EQ(op.status().code(), StatusCode::invalid);
+  EXPECT_EQ(op.status().message(), "transfer: " + message);
+}
+
+// That the group can still be used, for small and large messages.
+void expect_usable(UcxJob& job) {
+  for (const std::size_t size : {std::size_t{16}, 3 * kMegabyte}) {
+    Bytes sent = pattern(size, 9);
+    Bytes got(size);
+    job.post(0, {send_to(1, sent)});
+    job.post(1, {receive_from(0, got)});
+    ASSERT_TRUE(job.finish());
+    EXPECT_TRUE(got == sent) << size << " bytes";
+  }
+  EXPECT_FALSE(job.any_failed());
+}
+
+// --- sizes that do not match ---------------------------------------------------------------------------------------------
+
+struct Sizes {
+  std::size_t sent = 0;
+  std::size_t expected = 0;
+};
+
+// Longer and shorter than expected, by the ways in which UCX sends them and across them.
+constexpr Sizes kMismatches[] = {
+    {100, 50}, {10, 0}, {20000, 10000}, {5 * kMegabyte, 4 * kMegabyte}, {5 * kMegabyte, 100}, {kMegabyte, 0},
+    {50, 100}, {0, 10}, {10000, 20000}, {4 * kMegabyte, 5 * kMegabyte}, {100, 5 * kMegabyte}, {0, kMegabyte},
+};
+
+class SizeMismatch : public testing::TestWithParam<int> {
+ protected:
+  // What is received where `sizes.expected` bytes are expected. Checks what holds for every mismatch.
+  std::shared_ptr<Transfer> exchange(const Sizes& sizes, bool receiver_first) {
+    Bytes sent = pattern(sizes.sent, 1);
+    Bytes got = Bytes(sizes.expected + kGuard, kUntouched);
+    const Message receiving{Message::Kind::receive, GetParam(), got.data(), sizes.expected};
+    const auto early = receiver_first ? job_.post(1, {receiving}) : nullptr;
+    const auto send = job_.post(0, {send_to(1, sent)});
+    auto receive = receiver_first ? early : job_.post(1, {receiving});
+    EXPECT_TRUE(job_.finish());
+    EXPECT_TRUE(send->status().ok()) << send->status().message();  // it did nothing wrong
+    EXPECT_TRUE(std::all_of(got.end() - kGuard, got.end(), [](std::uint8_t byte) { return byte == kUntouched; }));
+    return receive;
+  }
+
+  static constexpr std::ptrdiff_t kGuard = 4096;
+  static constexpr std::uint8_t kUntouched = 0xa5;
+  UcxJob job_{2};
+};
+
+TEST_P(SizeMismatch, EndsTheReceiveAloneWithBothSizes) {
+  for (const Sizes& sizes : kMismatches) {
+    for (const bool receiver_first : {false, true}) {
+      const auto receive = exchange(sizes, receiver_first);
+      expect_invalid(*receive, "the message from rank 0 has " + std::to_string(sizes.sent) + " bytes, and " +
+                                   std::to_string(sizes.expected) + " were to be received");
+      EXPECT_EQ(receive->source(), 0);
+    }
+  }
+  expect_usable(job_);
+}
+
+INSTANTIATE_TEST_SUITE_P(From, SizeMismatch, testing::Values(0, Message::kAnyRank),
+                         [](const auto& info) { return info.param == 0 ? "Rank0" : "AnyRank"; });
+
+// Peers wait for the other messages: they are moved all the same, those too that were not yet under way.
+TEST(MessagesFailure, OneThatDoesNotFitDoesNotKeepTheOthersBack) {
+  constexpr std::size_t kCount = 2 * Messages::kWindow;
+  UcxJob job(2);
+  Bytes sent = pattern(kCount, 1);
+  Bytes got(kCount);
+  Bytes too_long = pattern(3, 2);
+  Bytes too_short(2);
+  std::vector<Message> sends;
+  std::vector<Message> receives = {receive_from(1, too_short)};
+  for (std::size_t i = 0; i < kCount; ++i) {
+    sends.push_back({Message::Kind::send, 0, &sent[i], 1});
+    receives.push_back({Message::Kind::receive, 1, &got[i], 1});
+  }
+  const auto receive = job.post(0, receives);
+  job.post(1, {send_to(0, too_long)});
+  Bytes later(kCount);
+  job.post(1, {send_to(0, sent)}, {.tag = 1});  // who has got this has got the other
+  ASSERT_TRUE(job.finish(*job.post(0, {receive_from(1, later)}, {.tag = 1})));
+  EXPECT_FALSE(receive->done());
+  job.post(1, sends);
+  ASSERT_TRUE(job.finish());
+  expect_invalid(*receive, "the message from rank 1 has 3 bytes, and 2 were to be received");
+  EXPECT_EQ(got, sent);
+  expect_usable(job);
+}
+
+TEST(MessagesFailure, TheFirstOfSeveralThatDoNotFitIsReported) {
+  UcxJob job(2);
+  Bytes sent = pattern(10, 1);
+  Bytes got(10);
+  job.post(0, {{Message::Kind::send, 1, sent.data(), 3}, {Message::Kind::send, 1, sent.data(), 4}});
+  const auto receive = job.post(1, {receive_from(0, got), receive_from(0, got)});
+  ASSERT_TRUE(job.finish());
+  expect_invalid(*receive, "the message from rank 0 has 3 bytes, and 10 were to be received");
+}
+
+// --- rounds --------------------------------------------------------------------------------------------------------------
+
+TEST(MessagesFailure, AfterAMessageThatDoesNotFitThereIsNoFurtherRound) {
+  UcxJob job(2);
+  Bytes sent = pattern(3, 1);
+  Bytes got(10);
+  int asked = 0;
+  job.post(0, {send_to(1, sent)});
+  const auto receive = job.post(1, {receive_from(0, got)}, {.next_round = [&asked] {
+                                  ++asked;
+                                  return std::vector<Message>();
+                                }});
+  ASSERT_TRUE(job.finish());
+  EXPECT_EQ(receive->status().code(), StatusCode::invalid);
+  EXPECT_EQ(asked, 0);
+}
+
+TEST(MessagesFailure, ARoundThatIsRefusedEndsItsOperationAlone) {
+  UcxJob job(2);
+  Bytes sent = pattern(8, 1);
+  Bytes got(8);
+  job.post(0, {send_to(1, sent)});
+  const auto receive = job.post(1, {receive_from(0, got)}, {.next_round = []() -> std::vector<Message> {
+                                  throw StatusError(Status(StatusCode::invalid, "the ranks sent different dtypes"));
+                                }});
+  ASSERT_TRUE(job.finish());
+  expect_invalid(*receive, "the ranks sent different dtypes");
+  expect_usable(job);
+}
+
+TEST(MessagesFailure, ARoundThatCannotBeMadeFailsTheGroup) {
+  UcxJob job(2);
+  Bytes sent = pattern(8, 1);
+  Bytes got(8);
+  const auto send = job.post(0, {send_to(1, sent)});
+  const auto receive =
+      job.post(1, {receive_from(0, got)}, {.next_round = []() -> std::vector<Message> { throw std::bad_alloc(); }});
+  ASSERT_TRUE(job.finish());
+  EXPECT_TRUE(send->status().ok());
+  EXPECT_EQ(receive->status().code(), StatusCode::transport);
+  EXPECT_EQ(receive->status().message(), std::string("transfer: ") + std::bad_alloc().what());
+  EXPECT_TRUE(job.scope(1).failed());
+  EXPECT_FALSE(job.scope(0).failed());
+}
+
+// --- peers that cannot be reached ----------------------------------------------------------------------------------------
+
+TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted) {
+  UcxJob job(2);
+  job.worker(0).set_peers({job.worker(0).address(), unreachable_address()});
+  Bytes sent = pattern(8, 1);
+  Bytes got(8);
+  const auto op = job.post(0, {send_to(1, sent), receive_from(0, got)});
+  ASSERT_TRUE(job.finish());
+  EXPECT_EQ(op->status().code(), StatusCode::transport);
+  EXPECT_EQ(op->status().message().rfind("transfer: ucp_ep_create: UCX says '", 0), 0U) << op->status().message();
+  EXPECT_TRUE(job.scope(0).failed());
+  EXPECT_EQ(job.outstanding(0), 0U);
+}
+
+// --- what is left behind -------------------------------------------------------------------------------------------------
+
+// The buffers of a receive that was given up stay, and with them what is told apart by address: a message may still come.
+TEST(MessagesFailure, AMessageForAReceiveThatWasGivenUpIsTakenAndNothingElse) {
+  UcxJob job(2);
+  static Bytes late(64);  // as the engine keeps the operation, the owner of a buffer keeps the buffer
+  Bytes sent = pattern(64, 1);
+  Bytes got(64);
+  const auto scope = std::make_shared<Scope>("closed");
+  auto given_up = job.post(1, {receive_from(0, late)}, {.tag = 1, .channel = job.make_channel(1, UcxJob::kGroup, scope)});
+  job.engine(1).fail(*scope, Status(StatusCode::closed, "the group was closed"));
+  ASSERT_TRUE(job.finish(*given_up));
+  EXPECT_EQ(given_up->status().code(), StatusCode::closed);
+  EXPECT_EQ(job.outstanding(1), 1U);
+  given_up.reset();
+  job.post(0, {send_to(1, sent)}, {.tag = 1});
+  job.post(0, {send_to(1, sent)}, {.tag = 2});
+  job.post(1, {receive_from(0, got)}, {.tag = 2});
+  ASSERT_TRUE(job.finish());
+  EXPECT_EQ(got, sent);
+  EXPECT_EQ(late, sent);
+  EXPECT_EQ(job.outstanding(1), 0U);
+  EXPECT_FALSE(job.any_failed());
+}
+
+// What has ended here needs nothing more from us to reach its peer, who looks for it when it likes.
+TEST(FlushWorker, EndsWhenAllThatWasSentReachesThePeersWithoutUs) {
+  constexpr std::size_t kCount = 200;
+  UcxJob job(2);
+  std::vector<Bytes> sent;
+  std::vector<Bytes> got(kCount, Bytes(4000));
+  for (std::size_t i = 0; i < kCount; ++i) {
+    sent.push_back(pattern(4000, static_cast<int>(i)));
+    job.post(0, {send_to(1, sent.back())});
+  }
+  job.post(1, {receive_from(0, got[0])});
+  const auto flush = std::make_shared<FlushWorker>(job.worker(0), job.scope(0));
+  job.post_op(0, flush);
+  ASSERT_TRUE(job.finish());
+  EXPECT_TRUE(flush->completion().status().ok());
+  EXPECT_EQ(&flush->scope(), &job.scope(0));
+  for (std::size_t i = 1; i < kCount; ++i) {  // rank 0 has nothing in flight: it takes no turn
+    job.post(1, {receive_from(0, got[i])});
+  }
+  ASSERT_TRUE(job.finish());
+  EXPECT_TRUE(got == sent);
+}
+
+TEST(FlushWorker, OfAWorkerThatSentNothingEndsAtOnce) {
+  UcxJob job(1);
+  const auto flush = std::make_shared<FlushWorker>(job.worker(0), job.scope(0));
+  job.post_op(0, flush);
+  ASSERT_TRUE(job.finish(*flush));
+  EXPECT_TRUE(flush->completion().status().ok());
+}
+
+}  // namespace
+}  // namespace torch_ucc

@@ -1,0 +1,89 @@
+#include "ucx/worker.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "base/status.h"
+#include "fakes/ucx_job.h"
+
+namespace torch_ucc {
+namespace {
+
+// Two workers and one engine, whose baton is as good for both.
+class UcxWorkerTest : public testing::Test {
+ protected:
+  ~UcxWorkerTest() override { destroy({&worker_, &peer_}); }
+  void with_baton(const std::function<void(LoopToken&)>& body) { ASSERT_TRUE(engine_.with_baton(hard_limit(), body)); }
+
+  UcxWorker worker_;
+  UcxWorker peer_;
+  Engine engine_{worker_, {}};
+};
+
+TEST_F(UcxWorkerTest, HasAnAddressOfItsOwn) {
+  EXPECT_FALSE(worker_.address().empty());
+  EXPECT_EQ(worker_.address(), worker_.address());
+  EXPECT_NE(worker_.address(), peer_.address());
+}
+
+TEST_F(UcxWorkerTest, MakesOneEndpointAPeer) {
+  worker_.set_peers({worker_.address(), peer_.address()});
+  with_baton([this](LoopToken& token) {
+    ucp_ep_h const to_itself = worker_.endpoint(token, 0);
+    ucp_ep_h const to_peer = worker_.endpoint(token, 1);
+    EXPECT_NE(to_itself, nullptr);
+    EXPECT_NE(to_peer, nullptr);
+    EXPECT_NE(to_itself, to_peer);
+    EXPECT_EQ(worker_.endpoint(token, 0), to_itself);
+    EXPECT_EQ(worker_.endpoint(token, 1), to_peer);
+  });
+}
+
+TEST_F(UcxWorkerTest, APeerThatCannotBeReachedIsAnErrorOfItsOwnEachTime) {
+  worker_.set_peers({unreachable_address(), peer_.address()});
+  with_baton([this](LoopToken& token) {
+    for (int i = 0; i < 2; ++i) {
+      try {
+        worker_.endpoint(token, 0);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const StatusError& error) {
+        EXPECT_EQ(error.status().code(), StatusCode::transport);
+        EXPECT_EQ(error.status().message().rfind("ucp_ep_create: UCX says '", 0), 0U) << error.what();
+      }
+    }
+    EXPECT_NE(worker_.endpoint(token, 1), nullptr);
+  });
+}
+
+TEST_F(UcxWorkerTest, KnowsNobodyElse) {
+  worker_.set_peers({worker_.address()});
+  with_baton([this](LoopToken& token) { EXPECT_THROW(worker_.endpoint(token, 1), std::out_of_range); });
+}
+
+TEST_F(UcxWorkerTest, CountsWhatIsUnderWay) {
+  with_baton([this](LoopToken& token) {
+    EXPECT_EQ(worker_.outstanding(token), 0U);
+    worker_.count_posted(token);
+    worker_.count_posted(token);
+    worker_.count_ended();
+    EXPECT_EQ(worker_.outstanding(token), 1U);
+    worker_.count_ended();
+    EXPECT_EQ(worker_.outstanding(token), 0U);
+  });
+}
+
+TEST_F(UcxWorkerTest, IsDestroyedOnce) {
+  worker_.set_peers({worker_.address(), peer_.address()});
+  with_baton([this](LoopToken& token) {
+    worker_.endpoint(token, 1);
+    worker_.destroy(token);
+    EXPECT_EQ(worker_.handle(token), nullptr);
+    worker_.destroy(token);
+  });
+}
+
+}  // namespace
+}  // namespace torch_ucc
