@@ -1,0 +1,1 @@
+"""A long random run that checks every result and watches memory. `ci/soak` starts it."""
