@@ -36,15 +36,14 @@ void check_pairs(const Call& call, std::size_t outputs, std::size_t inputs) {
 
 }  // namespace
 
-UccBackend::UccBackend(const GroupSpec& group, const Settings& settings, c10::intrusive_ptr<Options> options)
+UccBackend::UccBackend(const GroupSpec& group, const Settings& settings)
     : Backend(group.rank, static_cast<int>(group.global_ranks.size())),
-      options_(std::move(options)),
       spec_(group),
       info_(std::make_shared<GroupInfo>(GroupInfo{group.name, rank_, size_})),
       context_(CommContext::for_group(group, settings)),
       membership_(context_->join(group)),
       home_(home_in(context_)),
-      timeout_ms_(options_->timeout.count()) {
+      timeout_ms_(group.timeout.count()) {
   init();
 }
 
@@ -378,13 +377,13 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::split(const c10::intrusive_ptr<c10
     }
     part.global_ranks.push_back(spec_.global_ranks[static_cast<std::size_t>(rank)]);
   }
-  return for_user(
-      [&] { return c10::make_intrusive<UccBackend>(part, context_->settings(), c10::make_intrusive<Options>(timeout)); });
+  return for_user([&] { return c10::make_intrusive<UccBackend>(part, context_->settings()); });
 }
 
-void UccBackend::setTimeout(milliseconds timeout) {
-  timeout_ms_.store(timeout.count());
-  options_->timeout = timeout;
+void UccBackend::setTimeout(milliseconds timeout) { timeout_ms_.store(timeout.count()); }
+
+c10::intrusive_ptr<c10d::Backend::Options> UccBackend::getBackendOptions() {
+  return c10::make_intrusive<Options>(milliseconds(timeout_ms_.load()));
 }
 
 c10d::ErrorType UccBackend::getError() {

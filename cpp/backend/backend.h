@@ -29,8 +29,8 @@ class UccBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Options = torch_ucc::Options;
 
-  // Blocks until the other members create theirs, at most for the timeout of `options`; throws StatusError.
-  UccBackend(const GroupSpec& group, const Settings& settings, c10::intrusive_ptr<Options> options);
+  // Blocks until the other members create theirs, at most for the timeout of `group`; throws StatusError.
+  UccBackend(const GroupSpec& group, const Settings& settings);
   // Closes nothing: a destructor must not wait for peers. See shutdown().
   ~UccBackend() override = default;
 
@@ -69,7 +69,8 @@ class UccBackend final : public c10d::Backend {
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
   const std::string getBackendName() const override { return "ucc"; }  // NOLINT(readability-const-return-type): c10d's signature
-  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  // A copy: torch changes what it gets here to the options of a group that it splits off.
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}  // every rank counts from the same start
   std::uint64_t getSequenceNumberForGroup() override { return seq_.load(); }
@@ -103,7 +104,6 @@ class UccBackend final : public c10d::Backend {
   Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);
 
-  const c10::intrusive_ptr<Options> options_;
   const GroupSpec spec_;
   const std::shared_ptr<const GroupInfo> info_;
   const std::shared_ptr<CommContext> context_;

@@ -36,7 +36,7 @@ c10::intrusive_ptr<UccBackend> create_backend(const c10::intrusive_ptr<c10d::Sto
       }
     }
     GroupSpec group{std::make_shared<C10dStore>(store), std::move(group_id), std::move(global_ranks), rank, timeout};
-    return c10::make_intrusive<UccBackend>(group, settings, c10::make_intrusive<Options>(timeout));
+    return c10::make_intrusive<UccBackend>(group, settings);
   });
 }
 

@@ -143,7 +143,7 @@ void Messages::ended(const Slot& slot, ucs_status_t status, const ucp_tag_recv_i
                                          (counted ? std::to_string(info->length) : "more") + " bytes, and " +
                                          std::to_string(message.bytes) + " were to be received"));
   }
-  if (receives && status == UCS_OK) {
+  if (receives && (status == UCS_OK || longer)) {
     source_ = TagLayout::source_of(info->sender_tag);
   }
 }

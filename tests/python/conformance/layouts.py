@@ -59,6 +59,23 @@ def negated(values: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(-values)
 
 
+def fitting(layout: Layout, numel: int) -> Layout:
+    """The layout, or a plain one where it is for a single element and there are others."""
+    return contiguous if layout is zero_dim and numel != 1 else layout
+
+
+def sliceable(layout: Layout) -> Layout:
+    """The layout, or another one, that leaves one dimension, of which views can be taken and written to."""
+    if layout in (zero_dim, parameter):
+        return contiguous
+    return strided if layout in (transposed, strided_parameter) else layout
+
+
+def resolved(layout: Layout) -> Layout:
+    """The layout, or a plain one in place of one that is conjugated or negated only in name."""
+    return contiguous if layout in (conjugated, negated) else layout
+
+
 def layouts_of(dtype: torch.dtype, numel: int) -> list[Layout]:
     found: list[Layout] = [contiguous, shifted, strided, transposed, inference]
     if dtype.is_floating_point or dtype.is_complex:

@@ -101,6 +101,8 @@ def sample(dtype: torch.dtype, rank: int, salt: int, numel: int) -> torch.Tensor
     """Input of `rank`, different for each `salt`."""
     pool = _pool(dtype, rank)
     start = salt * 7919 % PERIOD
+    if start + numel <= PERIOD:
+        return pool[start : start + numel].clone()
     return tile(torch.cat([pool[start:], pool[:start]]) if start else pool, numel)
 
 
@@ -150,7 +152,12 @@ def exactly(values: torch.Tensor) -> Expected:
 
 def reduction(dtype: torch.dtype, op: str, ranks: list[int], salt: int, numel: int) -> Expected:
     """The reduction of `sample(dtype, rank, salt, numel)` over `ranks`."""
-    inputs = [sample(dtype, rank, salt, min(numel, PERIOD)) for rank in ranks]
+    return reduced(op, [sample(dtype, rank, salt, min(numel, PERIOD)) for rank in ranks], numel)
+
+
+def reduced(op: str, inputs: list[torch.Tensor], numel: int) -> Expected:
+    """The reduction of one period of each input."""
+    dtype = inputs[0].dtype
     if dtype in BOOL or dtype in INTEGERS:
         exact = _boolean(op, inputs) if dtype in BOOL else _integer(op, inputs)
         return Expected(exact, exact, numel)

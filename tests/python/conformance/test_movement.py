@@ -1,95 +1,71 @@
-"""broadcast, all_gather and all_gather_into_tensor: bytes are moved, whatever they mean, in every layout."""
+"""What only moves data: bytes arrive, whatever they mean, in every layout."""
 
 import itertools
 
 import pytest
 import torch
 import torch.distributed as dist
-from calls import COMPLETIONS, Failures, all_gather, all_gather_into, assert_all_well, broadcast, sizes_of
-from layouts import contiguous, layouts_of, strided
-from reference import DTYPES, bits, exactly, sample
+from calls import (
+    Failures,
+    Report,
+    all_gather,
+    all_gather_into,
+    all_to_all,
+    all_to_all_single,
+    assert_all_well,
+    broadcast,
+    gather,
+    hear,
+    say,
+    scatter,
+)
+from layouts import contiguous, strided
+from movement import MOVEMENT
+from reference import bits, exactly, sample
+from table import MEDIUM, SMALL, try_all
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
 
 
-def broadcasts() -> tuple[int, int, list[str]]:
-    group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
-    failures = Failures()
-    completions, roots = itertools.cycle(COMPLETIONS), itertools.cycle(range(size))
-    salt = 0
-    for dtype in DTYPES:
-        for numel in sizes_of(dtype):
-            for layout in layouts_of(dtype, numel):
-                root, complete = next(roots), next(completions)
-                tensor = layout(sample(dtype, rank, salt, numel))
-                complete(broadcast(tensor, root, group))
-                case = (dtype, numel, layout.__name__, f"root {root}", complete.__name__)
-                failures.note(case, exactly(sample(dtype, root, salt, numel)).wrong(tensor))
-                salt += 1
-    return failures.report()
+@pytest.fixture(scope="module", params=[1, 2, 3, 4], ids="{} ranks".format)
+def reports(request: pytest.FixtureRequest) -> list[dict[str, Report]]:
+    return run_ranks(try_all, request.param, list(MOVEMENT), timeout=180.0)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_broadcast(world_size: int) -> None:
-    assert_all_well(run_ranks(broadcasts, world_size, timeout=120.0), at_least=len(DTYPES) * 30)
+@pytest.mark.parametrize("name", MOVEMENT)
+def test_every_case(reports: list[dict[str, Report]], name: str) -> None:
+    cases = MOVEMENT[name]
+    assert_all_well([report[name] for report in reports], at_least=sum(9 * len(case.pairs) for case in cases))
 
 
-def broadcasts_between_layouts() -> tuple[int, int, list[str]]:
+def between_layouts() -> Report:
     """The ranks need not lay their tensors out alike."""
     group, rank = dist.group.WORLD, dist.get_rank()
+    layout, other = (contiguous, strided) if rank == 0 else (strided, contiguous)
     failures = Failures()
     for root, dtype in itertools.product((0, 1), (torch.float32, torch.int8, torch.complex64)):
-        for numel in sizes_of(dtype):
-            layout = contiguous if rank == 0 else strided
+        for numel in (*SMALL, MEDIUM, 300_000):
+            case = (dtype, numel, root)
             tensor = layout(sample(dtype, rank, 1, numel))
             broadcast(tensor, root, group).wait()
-            failures.note((dtype, numel, root), exactly(sample(dtype, root, 1, numel)).wrong(tensor))
+            failures.note(("broadcast", *case), exactly(sample(dtype, root, 1, numel)).wrong(tensor))
+            outputs = [other(torch.zeros(numel, dtype=dtype)) for _ in range(2)]
+            gather(outputs if rank == root else [], layout(sample(dtype, rank, 2, numel)), root, group).wait()
+            for each, output in enumerate(outputs if rank == root else []):
+                failures.note(("gather", *case), exactly(sample(dtype, each, 2, numel)).wrong(output))
+            inputs = [layout(sample(dtype, root, 3 + each, numel)) for each in range(2)]
+            scatter(outputs[0], inputs if rank == root else [], root, group).wait()
+            expected = exactly(sample(dtype, root, 3 + rank, numel))
+            failures.note(("scatter", *case), expected.wrong(outputs[0]))
     return failures.report()
 
 
-def test_broadcast_between_layouts() -> None:
-    assert_all_well(run_ranks(broadcasts_between_layouts, 2), at_least=36)
+def test_between_layouts() -> None:
+    assert_all_well(run_ranks(between_layouts, 2), at_least=100)
 
 
-def gathers() -> tuple[int, int, list[str]]:
-    group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
-    failures = Failures()
-    completions = itertools.cycle(COMPLETIONS)
-    salt = 0
-    for dtype in DTYPES:
-        for numel in sizes_of(dtype):
-            parts = [sample(dtype, each, salt, numel) for each in range(size)]
-            layouts = layouts_of(dtype, numel)
-            if size > 2:  # what a layout changes is each rank's own affair
-                layouts = [contiguous, layouts[salt % len(layouts)]]
-            for layout, out_layout in zip(layouts, layouts[1:] + layouts[:1], strict=True):
-                complete = next(completions)
-                mine = layout(parts[rank])
-                case = (dtype, numel, layout.__name__, out_layout.__name__, complete.__name__)
-
-                outputs = [out_layout(torch.zeros(numel, dtype=dtype)) for _ in range(size)]
-                complete(all_gather(outputs, mine, group))
-                for each, part in zip(outputs, parts, strict=True):
-                    failures.note(("all_gather", *case), exactly(part).wrong(each))
-                failures.note(("all_gather's input", *case), exactly(parts[rank]).wrong(mine))
-
-                if out_layout.__name__ == "zero_dim":
-                    out_layout = contiguous
-                output = out_layout(torch.zeros(numel * size, dtype=dtype))
-                complete(all_gather_into(output, mine, group))
-                failures.note(("all_gather_into", *case), exactly(torch.cat(parts)).wrong(output))
-                failures.note(("all_gather_into's input", *case), exactly(parts[rank]).wrong(mine))
-            salt += 1
-    return failures.report()
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_gather(world_size: int) -> None:
-    assert_all_well(run_ranks(gathers, world_size, timeout=120.0), at_least=len(DTYPES) * 48)
-
-
-def gathers_within_the_output() -> tuple[int, int, list[str]]:
+def within_the_output() -> Report:
     """The input is part of the output: at its own place, at another rank's, or across two."""
     group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
     failures = Failures()
@@ -100,70 +76,126 @@ def gathers_within_the_output() -> tuple[int, int, list[str]]:
             mine = output[start : start + numel]
             mine.copy_(parts[rank])
             all_gather_into(output, mine, group).wait()
-            failures.note((numel, start), exactly(torch.cat(parts)).wrong(output))
-        whole = torch.zeros(numel * size)
-        outputs = list(whole.chunk(size))
-        outputs[rank].copy_(parts[rank])
-        all_gather(outputs, outputs[rank], group).wait()
-        failures.note((numel, "list"), exactly(torch.cat(parts)).wrong(whole))
+            failures.note(("all_gather_into", numel, start), exactly(torch.cat(parts)).wrong(output))
+
+            whole = torch.zeros(numel * size)
+            whole[start : start + numel].copy_(parts[rank])
+            all_gather(list(whole.chunk(size)), whole[start : start + numel], group).wait()
+            failures.note(("all_gather", numel, start), exactly(torch.cat(parts)).wrong(whole))
+
+            whole = torch.zeros(numel * size)
+            whole[start : start + numel].copy_(parts[rank])
+            root = size - 1
+            outputs = list(whole.chunk(size)) if rank == root else []
+            gather(outputs, whole[start : start + numel], root, group).wait()
+            if rank == root:
+                failures.note(("gather", numel, start), exactly(torch.cat(parts)).wrong(whole))
+
+            whole = torch.cat([sample(torch.float32, root, each, numel) for each in range(size)])
+            output = whole[start : start + numel]
+            scatter(output, list(whole.chunk(size)) if rank == root else [], root, group).wait()
+            expected = exactly(sample(torch.float32, root, rank, numel))
+            failures.note(("scatter", numel, start), expected.wrong(output))
     return failures.report()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_gather_from_within_the_output(world_size: int) -> None:
-    assert_all_well(run_ranks(gathers_within_the_output, world_size), at_least=6)
+def test_input_and_output_overlap(world_size: int) -> None:
+    assert_all_well(run_ranks(within_the_output, world_size), at_least=36)
 
 
-def through_the_front_end() -> tuple[int, int, list[str]]:
-    """As users call it, where torch itself rewrites some tensors."""
-    rank, size = dist.get_rank(), dist.get_world_size()
+def exchanges_over_themselves() -> Report:
+    """What comes goes where what is sent still lies: the same tensor, its parts reversed, or half of it."""
+    group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
     failures = Failures()
-    for dtype in DTYPES:
-        parts = [sample(dtype, each, 3, 1000).view(10, 100) for each in range(size)]
-        for root in range(size):
-            tensor = parts[rank].clone()
-            dist.broadcast(tensor, root)
-            failures.note(("broadcast", dtype, root), exactly(parts[root].reshape(-1)).wrong(tensor))
-        outputs = [torch.empty_like(parts[0]) for _ in range(size)]
-        dist.all_gather(outputs, parts[rank])
-        for got, part in zip(outputs, parts, strict=True):
-            failures.note(("all_gather", dtype), exactly(part.reshape(-1)).wrong(got))
-        for shape in ((size * 10, 100), (size, 10, 100)):
-            output = torch.empty(shape, dtype=dtype)
-            dist.all_gather_into_tensor(output, parts[rank])
-            failures.note(
-                ("all_gather_into_tensor", dtype, shape), exactly(torch.cat(parts).reshape(-1)).wrong(output)
-            )
+    for numel in (2, 1000, 300_000):
+        sent = [[sample(torch.float32, a, b, numel) for b in range(size)] for a in range(size)]
+        expected = exactly(torch.cat([sent[a][rank] for a in range(size)]))
+
+        whole = torch.cat(sent[rank])
+        all_to_all_single(whole, whole, group).wait()
+        failures.note(("single", numel), expected.wrong(whole))
+
+        memory = torch.cat([*sent[rank], torch.zeros(numel)])
+        output = memory[numel:]
+        all_to_all_single(output, memory[:-numel], group).wait()
+        failures.note(("shifted", numel), expected.wrong(output))
+
+        whole = torch.cat(sent[rank])
+        parts = list(whole.chunk(size))
+        all_to_all(parts, parts, group).wait()
+        failures.note(("list", numel), expected.wrong(whole))
+
+        # The own part is where it is sent from, so that both lists name one tensor there too.
+        whole = torch.cat(sent[rank][::-1])
+        parts = list(whole.chunk(size))
+        all_to_all(parts, parts[::-1], group).wait()
+        failures.note(("reversed list", numel), expected.wrong(whole))
     return failures.report()
 
 
-def test_through_the_front_end() -> None:
-    assert_all_well(run_ranks(through_the_front_end, 2), at_least=len(DTYPES) * 6)
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_exchange_over_its_own_input(world_size: int) -> None:
+    assert_all_well(run_ranks(exchanges_over_themselves, world_size), at_least=12)
 
 
-def objects() -> tuple[list[object], object]:
-    rank = dist.get_rank()
-    found: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, {"rank": rank, "text": "x" * (rank * 1000)})
+def waiting_at_barrier() -> bool:
+    """It cannot be over while a rank has not come."""
+    if dist.get_rank() == 1:
+        hear("looked")
+        dist.barrier()
+        return True
+    work = dist.barrier(async_op=True)
+    pending = not work.is_completed()
+    say("looked")
+    work.wait()
+    return pending
+
+
+def test_barrier_waits_for_everybody() -> None:
+    assert run_ranks(waiting_at_barrier, 2) == [True, True]
+
+
+def objects() -> dict[str, object]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine = {"rank": rank, "text": "x" * (rank * 1000)}
+    gathered: list[object] = [None] * size
+    dist.all_gather_object(gathered, mine)
+    at_root: list[object] = [None] * size
+    dist.gather_object(mine, at_root if rank == 1 else None, dst=1)
     box = [("from", rank)]
     dist.broadcast_object_list(box, src=1)
-    return found, box[0]
+    share: list[object] = [None]
+    dist.scatter_object_list(share, [f"for {each}" for each in range(size)] if rank == 2 else None, src=2)
+    return {"gathered": gathered, "at root": at_root, "box": box[0], "share": share[0]}
 
 
 def test_objects() -> None:
-    for found, box in run_ranks(objects, 3):
-        assert found == [{"rank": rank, "text": "x" * (rank * 1000)} for rank in range(3)]
-        assert box == ("from", 1)
+    every = [{"rank": rank, "text": "x" * (rank * 1000)} for rank in range(3)]
+    for rank, found in enumerate(run_ranks(objects, 3)):
+        assert found == {
+            "gathered": every,
+            "at root": every if rank == 1 else [None] * 3,
+            "box": ("from", 1),
+            "share": f"for {rank}",
+        }
 
 
-def every_byte(dtype: torch.dtype) -> bool:
+def every_byte(dtypes: list[torch.dtype]) -> list[bool]:
     """Bit patterns survive, of values that are not numbers too."""
     patterns = torch.arange(256, dtype=torch.uint8).repeat(16)
-    tensor = (patterns if dist.get_rank() == 0 else torch.zeros_like(patterns)).view(dtype)
-    broadcast(tensor, 0, dist.group.WORLD).wait()
-    return torch.equal(bits(tensor), bits(patterns.view(dtype)))
+    survived = []
+    for dtype in dtypes:
+        tensor = (patterns if dist.get_rank() == 0 else torch.zeros_like(patterns)).view(dtype).clone()
+        broadcast(tensor, 0, dist.group.WORLD).wait()
+        swapped = torch.zeros_like(tensor)
+        all_to_all_single(swapped, tensor, dist.group.WORLD).wait()
+        both = torch.cat([bits(patterns.view(dtype)).chunk(2)[dist.get_rank()]] * 2)
+        survived.append(torch.equal(bits(tensor), bits(patterns.view(dtype))))
+        survived.append(torch.equal(bits(swapped), both))
+    return survived
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.float8_e5m2], ids=str)
-def test_every_bit_pattern_survives(dtype: torch.dtype) -> None:
-    assert run_ranks(every_byte, 2, dtype) == [True, True]
+def test_every_bit_pattern_survives() -> None:
+    dtypes = [torch.float16, torch.float64, torch.float8_e5m2]
+    assert run_ranks(every_byte, 2, dtypes) == [[True] * 6] * 2

@@ -13,11 +13,11 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-import torch
 import torch.distributed as dist
-from calls import COMPLETIONS, Failures, all_gather, all_gather_into, all_reduce, assert_all_well, broadcast
-from layouts import Layout, contiguous, layouts_of
-from reference import DTYPES, PAIRS, REFUSED_PAIRS, Expected, exactly, reduction, sample
+from calls import COMPLETIONS, Failures, Report, assert_all_well
+from points import Attempt, Case
+from reference import PAIRS, REFUSED_PAIRS
+from table import CASES, Pair, at_random
 from torch_ucc.testing import run_ranks
 
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
@@ -33,41 +33,45 @@ class Step:
     number: int
     thread: int
     group: int
-    op: str
-    dtype: torch.dtype
-    reduce: str
+    case: Case
+    pair: Pair
     numel: int
-    layout: int
-    root: int
+    point_seed: int  # of all else that the call varies in
     completion: int
+    async_op: bool
     held: bool  # completed later, after other calls of the thread
     refused: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number} {self.case.name} {self.pair} {self.numel} thread {self.thread} group {self.group}"
+        )
 
 
 def schedule(seed: int, threads: int, calls: int) -> list[Step]:
     draw = random.Random(f"{seed} {threads}")
     steps = []
     for number in range(calls):
-        op = draw.choice(("all_reduce", "all_reduce", "broadcast", "all_gather", "all_gather_into"))
-        refused = op == "all_reduce" and draw.random() < 0.05
-        dtype, reduce = draw.choice(REFUSED_PAIRS if refused else PAIRS)
-        if op != "all_reduce":
-            dtype = draw.choice(DTYPES)
+        case = draw.choice(CASES)
+        refused = case.pairs == PAIRS and draw.random() < 0.05
+        pair = draw.choice(REFUSED_PAIRS if refused else case.pairs)
         # Sizes by their logarithm: as many between 1 and 2 kB as between 1 and 2 MB.
         size = 0 if draw.random() < 0.02 else int(2 ** draw.uniform(0, 22))
+        itemsize = pair[0].itemsize
+        held = draw.random() < 0.3
+        completion = draw.randrange(len(COMPLETIONS))
         steps.append(
             Step(
                 number=number,
                 thread=draw.randrange(threads),
                 group=draw.randrange(len(GROUPS)),
-                op=op,
-                dtype=dtype,
-                reduce=reduce,
-                numel=min(size, MAX_BYTES) // dtype.itemsize if size >= dtype.itemsize else int(size > 0),
-                layout=draw.randrange(1000) if draw.random() < 0.5 else 0,
-                root=draw.randrange(1000),
-                completion=draw.randrange(len(COMPLETIONS)),
-                held=draw.random() < 0.3,
+                case=case,
+                pair=pair,
+                numel=min(size, MAX_BYTES) // itemsize if size >= itemsize else int(size > 0),
+                point_seed=draw.randrange(2**31),
+                completion=completion,
+                async_op=held or completion != 0,
+                held=held,
                 refused=refused,
             )
         )
@@ -95,40 +99,21 @@ class Turns:
 @dataclass(frozen=True)
 class Started:
     step: Step
-    work: dist.Work
-    tensors: list[torch.Tensor]
+    call: Attempt
+    works: list[dist.Work]
 
     def complete(self, failures: Failures) -> None:
-        COMPLETIONS[self.step.completion](self.work)
-        members = GROUPS[self.step.group]
-        for which, tensor in enumerate(self.tensors):
-            failures.note(self.step, _expected(self.step, members, which).wrong(tensor))
-
-
-def _expected(step: Step, members: list[int], which: int) -> Expected:
-    if step.op == "all_reduce":
-        return reduction(step.dtype, step.reduce, members, step.number, step.numel)
-    parts = [sample(step.dtype, rank, step.number, step.numel) for rank in members]
-    if step.op == "broadcast":
-        return exactly(parts[step.root % len(members)])
-    return exactly(parts[which] if step.op == "all_gather" else torch.cat(parts))
+        for work in self.works:
+            COMPLETIONS[self.step.completion](work)
+        for what, wrong in self.call.wrongs():
+            failures.note((what, self.step), wrong)
 
 
 def start(step: Step, group: dist.ProcessGroup) -> Started:
-    members = GROUPS[step.group]
-    layouts = layouts_of(step.dtype, step.numel)
-    layout: Layout = layouts[step.layout % len(layouts)]
-    mine = layout(sample(step.dtype, dist.get_rank(), step.number, step.numel))
-    async_op = step.held or step.completion != 0
-    if step.op == "all_reduce":
-        return Started(step, all_reduce(mine, step.reduce, group, async_op), [mine])
-    if step.op == "broadcast":
-        return Started(step, broadcast(mine, step.root % len(members), group, async_op), [mine])
-    if step.op == "all_gather":
-        outputs = [layout(torch.zeros(step.numel, dtype=step.dtype)) for _ in members]
-        return Started(step, all_gather(outputs, mine, group, async_op), outputs)
-    output = contiguous(torch.zeros(step.numel * len(members), dtype=step.dtype))
-    return Started(step, all_gather_into(output, mine, group, async_op), [output])
+    chance = random.Random(step.point_seed)
+    point = at_random(step.pair, step.numel, step.number, chance, group, GROUPS[step.group])
+    call = step.case.build(point)
+    return Started(step, call, call.start(step.async_op))
 
 
 def run_thread(steps: list[Step], groups: list[dist.ProcessGroup], turns: Turns, failures: Failures) -> None:
@@ -158,7 +143,7 @@ def run_thread(steps: list[Step], groups: list[dist.ProcessGroup], turns: Turns,
         started.complete(failures)
 
 
-def random_calls(seed: int, calls: int) -> tuple[int, int, list[str]]:
+def random_calls(seed: int, calls: int) -> Report:
     groups = [dist.group.WORLD, *(dist.new_group(members) for members in GROUPS[1:])]
     failures = Failures()
     for threads in (1, 2, 3, 4):
