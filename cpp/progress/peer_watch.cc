@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <string>
