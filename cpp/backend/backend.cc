@@ -351,7 +351,9 @@ UccBackend::WorkPtr UccBackend::barrier(const c10d::BarrierOptions& opts) {
 
 void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const bool own = opts.timeout != c10d::kUnsetTimeout;
-  const MonitoredBarrier barrier{*spec_.store, "torch_ucc/monitored_barrier", rank_, size_, monitored_barriers_.fetch_add(1) + 1};
+  // Earlier groups may have used the same store under the same name.
+  const std::string name = context_->scope() + "/monitored_barrier/" + std::to_string(membership_.team->id());
+  const MonitoredBarrier barrier{*spec_.store, name, rank_, size_, monitored_barriers_.fetch_add(1) + 1};
   for_user([&] { wait_for_all(barrier, own ? opts.timeout : milliseconds(timeout_ms_.load()), wait_all_ranks); });
 }
 

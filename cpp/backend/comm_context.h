@@ -74,6 +74,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Engine& engine() { return engine_; }
   Delivery& delivery() { return delivery_; }
   const Settings& settings() const { return settings_; }
+  // Prefix of keys in a store that no other context of the job uses, the same for all its processes.
+  const std::string& scope() const { return scope_; }
   const std::vector<PeerRecord>& peers() const { return peers_; }
 
  private:

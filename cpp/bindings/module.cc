@@ -98,6 +98,7 @@ PYBIND11_MODULE(_core, module) {
       "operations",
       [] {
         std::vector<std::string> names;
+        names.reserve(torch_ucc::operation::kTable.size());
         for (const torch_ucc::Operation& operation : torch_ucc::operation::kTable) {
           if (&operation != &torch_ucc::operation::kCoalesced) {  // not one that is called
             names.emplace_back(operation.name);

@@ -108,7 +108,7 @@ at::Tensor staged(const Call& call, const at::Tensor& tensor, const c10d::Reduce
     return tensor;
   }
   const c10::InferenceMode below_autograd(true);
-  const at::Tensor values = plain(tensor.to(rule.compute, /*non_blocking=*/false, /*copy=*/is_changed(rule)));
+  at::Tensor values = plain(tensor.to(rule.compute, /*non_blocking=*/false, /*copy=*/is_changed(rule)));
   encode(call, values, op, rule);
   return values;
 }

@@ -80,7 +80,6 @@ void Messages::post(LoopToken& token, Slot& slot) {
   param.user_data = &slot;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
   void* request = nullptr;
-  ucp_tag_recv_info_t info{};
   const bool receives = message.kind == Message::Kind::receive;
   worker.count_posted(token);
   if (!receives) {
@@ -96,15 +95,14 @@ void Messages::post(LoopToken& token, Slot& slot) {
     }
   } else {
     const bool any = message.peer == Message::kAnyRank;
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
-    param.recv_info.tag_info = &info;
+    param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;  // only the callback is told who sent a message that is too long
     param.cb.recv = received;
     request = ucp_tag_recv_nbx(worker.handle(token), message.data, message.bytes,
                                channel_->tag_from(any ? 0 : message.peer, space_, tag_),
                                any ? TagLayout::kAnySource : TagLayout::kExact, &param);
   }
   if (request == nullptr || UCS_PTR_IS_ERR(request)) {
-    ended(slot, UCS_PTR_STATUS(request), receives ? &info : nullptr);
+    ended(slot, UCS_PTR_STATUS(request), nullptr);
   }
   // The peer may sleep until this: a receiver for the data, a sender of a large message for somebody to take it.
   if (message.peer == Message::kAnyRank) {
@@ -127,24 +125,21 @@ void Messages::received(void* request, ucs_status_t status, const ucp_tag_recv_i
   ucp_request_free(request);
 }
 
-// `info` is null of a send.
+// `info` is null of a send, and of a receive that could not be posted.
 void Messages::ended(const Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t* info) {
   channel_->worker().count_ended();
   ++ended_;
   const Message& message = slot.message;
-  const bool receives = info != nullptr;
-  const bool longer = receives && status == UCS_ERR_MESSAGE_TRUNCATED;
-  if (status != UCS_OK && !longer) {
-    fail(from_ucx(status, (receives ? "receiving from " : "sending to ") + name_of(message)));
-  } else if (longer || (receives && info->length != message.bytes)) {
-    // Of one that is longer UCX tells the sender, and mostly the length.
-    const bool counted = info->length != message.bytes;
-    fail(Status(StatusCode::invalid, "the message from rank " + std::to_string(TagLayout::source_of(info->sender_tag)) + " has " +
-                                         (counted ? std::to_string(info->length) : "more") + " bytes, and " +
-                                         std::to_string(message.bytes) + " were to be received"));
-  }
-  if (receives && (status == UCS_OK || longer)) {
+  if (info != nullptr && (status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED)) {
     source_ = TagLayout::source_of(info->sender_tag);
+    if (status != UCS_OK || info->length != message.bytes) {
+      fail(Status(StatusCode::invalid, "the message from rank " + std::to_string(source_) + " has " +
+                                           std::to_string(info->length) + " bytes, and " + std::to_string(message.bytes) +
+                                           " were to be received"));
+    }
+  } else if (status != UCS_OK) {
+    const bool receives = message.kind == Message::Kind::receive;
+    fail(from_ucx(status, (receives ? "receiving from " : "sending to ") + name_of(message)));
   }
 }
 

@@ -1,13 +1,13 @@
 #include "progress/peer_watch.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <vector>
 
 #include "fakes/limits.h"

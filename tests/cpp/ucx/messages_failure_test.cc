@@ -46,14 +46,21 @@ constexpr Sizes kMismatches[] = {
 
 class SizeMismatch : public testing::TestWithParam<int> {
  protected:
-  // What is received where `sizes.expected` bytes are expected. Checks what holds for every mismatch.
-  std::shared_ptr<Transfer> exchange(const Sizes& sizes, bool receiver_first) {
+  enum class First : unsigned char { sender, receiver };
+
+  // What rank 0 gets of rank 1 where it expects `sizes.expected` bytes. Checks what holds for every mismatch.
+  std::shared_ptr<Transfer> exchange(const Sizes& sizes, First first) {
     Bytes sent = pattern(sizes.sent, 1);
     Bytes got = Bytes(sizes.expected + kGuard, kUntouched);
     const Message receiving{Message::Kind::receive, GetParam(), got.data(), sizes.expected};
-    const auto early = receiver_first ? job_.post(1, {receiving}) : nullptr;
-    const auto send = job_.post(0, {send_to(1, sent)});
-    auto receive = receiver_first ? early : job_.post(1, {receiving});
+    const auto early = first == First::receiver ? job_.post(0, {receiving}) : nullptr;
+    const auto send = job_.post(1, {send_to(0, sent)});
+    if (first == First::sender) {  // who has got the later message has seen the first
+      Bytes marker(1);
+      job_.post(1, {send_to(0, marker)}, {.tag = 1});
+      EXPECT_TRUE(job_.finish(*job_.post(0, {receive_from(1, marker)}, {.tag = 1})));
+    }
+    auto receive = early ? early : job_.post(0, {receiving});
     EXPECT_TRUE(job_.finish());
     EXPECT_TRUE(send->status().ok()) << send->status().message();  // it did nothing wrong
     EXPECT_TRUE(std::all_of(got.end() - kGuard, got.end(), [](std::uint8_t byte) { return byte == kUntouched; }));
@@ -65,20 +72,20 @@ class SizeMismatch : public testing::TestWithParam<int> {
   UcxJob job_{2};
 };
 
-TEST_P(SizeMismatch, EndsTheReceiveAloneWithBothSizes) {
+TEST_P(SizeMismatch, EndsTheReceiveAloneWithTheSenderAndBothSizes) {
   for (const Sizes& sizes : kMismatches) {
-    for (const bool receiver_first : {false, true}) {
-      const auto receive = exchange(sizes, receiver_first);
-      expect_invalid(*receive, "the message from rank 0 has " + std::to_string(sizes.sent) + " bytes, and " +
+    for (const First first : {First::sender, First::receiver}) {
+      const auto receive = exchange(sizes, first);
+      expect_invalid(*receive, "the message from rank 1 has " + std::to_string(sizes.sent) + " bytes, and " +
                                    std::to_string(sizes.expected) + " were to be received");
-      EXPECT_EQ(receive->source(), 0);
+      EXPECT_EQ(receive->source(), 1);
     }
   }
   expect_usable(job_);
 }
 
-INSTANTIATE_TEST_SUITE_P(From, SizeMismatch, testing::Values(0, Message::kAnyRank),
-                         [](const auto& info) { return info.param == 0 ? "Rank0" : "AnyRank"; });
+INSTANTIATE_TEST_SUITE_P(From, SizeMismatch, testing::Values(1, Message::kAnyRank),
+                         [](const auto& info) { return info.param == 1 ? "Rank1" : "AnyRank"; });
 
 // Peers wait for the other messages: they are moved all the same, those too that were not yet under way.
 TEST(MessagesFailure, OneThatDoesNotFitDoesNotKeepTheOthersBack) {

@@ -67,7 +67,7 @@ def points(case: Case, group: dist.ProcessGroup) -> Iterator[tuple[Point, Way]]:
                 both = list(zip(layouts, layouts[1:] + layouts[:1], strict=True))
             else:
                 both = [(chance.choice(layouts), chance.choice(layouts))]
-            if case.every_layout or numel in SMALL:
+            if case.every_layout or (numel in SMALL and group.size() <= 2):
                 both.append((contiguous, contiguous))
             for layout, out_layout in both:
                 point = at_random(pair, numel, next(salts), chance, group)

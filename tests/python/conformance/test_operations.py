@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,14 +37,13 @@ def test_no_case_is_there_twice() -> None:
 
 
 def drawn(name: str, numels: tuple[int, ...], times: int) -> Iterator[tuple[Case, Point]]:
-    """Every case at each size, so many times; the ranks draw alike."""
+    """Every case at each size, so many times; the ranks draw alike, and salts that no other name has."""
     chance = random.Random(name)
-    for salt, numel in enumerate(numels * times):
-        for number, case in enumerate(CASES):
-            point = at_random(
-                chance.choice(case.pairs), numel, len(CASES) * salt + number, chance, dist.group.WORLD
-            )
-            yield case, point
+    salts = itertools.count(1000 * chance.randrange(2**20))
+    for numel in numels * times:
+        for case in CASES:
+            pair = chance.choice(case.pairs)
+            yield case, at_random(pair, numel, next(salts), chance, dist.group.WORLD)
 
 
 def wait_all(works: list[dist.Work], chance: random.Random) -> None:
@@ -55,7 +55,7 @@ def in_mode(mode: str, tensors_too: bool) -> Report:
     """Calls within torch.inference_mode() or no_grad(), of tensors that were made there or outside."""
     failures, chance = Failures(), random.Random(dist.get_rank())
     context = getattr(torch, mode)
-    for case, point in drawn(mode, (0, 1, 1000, 70_000), 2):
+    for case, point in drawn(mode, (0, 1, 1000, 70_000), 1):
         with context():
             if tensors_too:
                 attempt(case, point, (chance.random() < 0.8, chance.choice(COMPLETIONS)), failures)
@@ -64,15 +64,25 @@ def in_mode(mode: str, tensors_too: bool) -> Report:
             with context():
                 works = call.start(True)
             wait_all(works, chance)
-            for what, wrong in call.wrongs():
-                failures.note((what, case.name, *point.label()), wrong)
+            note(failures, case, point, call)
     return failures.report()
 
 
-@pytest.mark.parametrize("tensors_too", [False, True], ids=["tensors from outside", "tensors from within"])
-@pytest.mark.parametrize("mode", ["inference_mode", "no_grad"])
-def test_within_modes_of_autograd(mode: str, tensors_too: bool) -> None:
-    assert_all_well(run_ranks(in_mode, 2, mode, tensors_too), at_least=len(CASES) * 8)
+def in_inference_mode() -> Report:
+    return in_mode("inference_mode", tensors_too=False)
+
+
+def tensors_of_inference_mode() -> Report:
+    return in_mode("inference_mode", tensors_too=True)
+
+
+def in_no_grad() -> Report:
+    return in_mode("no_grad", tensors_too=False)
+
+
+def note(failures: Failures, case: Case, point: Point, call: Attempt) -> None:
+    for what, wrong in call.wrongs():
+        failures.note((what, case.name, *point.label()), wrong)
 
 
 def garbage(point: Point) -> list[torch.Tensor]:
@@ -92,14 +102,9 @@ def inputs_dropped() -> Report:
         del call
         noise = garbage(point)
         wait_all(works, chance)
-        for what, wrong in outputs.wrongs():
-            failures.note((what, case.name, *point.label()), wrong)
+        note(failures, case, point, outputs)
         del noise
     return failures.report()
-
-
-def test_inputs_dropped_by_the_caller() -> None:
-    assert_all_well(run_ranks(inputs_dropped, 3), at_least=len(CASES) * 5)
 
 
 def all_dropped() -> Report:
@@ -119,10 +124,6 @@ def all_dropped() -> Report:
     return failures.report()
 
 
-def test_everything_dropped_by_the_caller() -> None:
-    assert_all_well(run_ranks(all_dropped, 3), at_least=len(CASES) + 20)
-
-
 def in_flight() -> Report:
     """Many calls of every kind at once, completed in an order that is each rank's own."""
     failures, chance = Failures(), random.Random(dist.get_rank())
@@ -133,13 +134,8 @@ def in_flight() -> Report:
     chance.shuffle(started)
     for case, point, call, works in started:
         wait_all(works, chance)
-        for what, wrong in call.wrongs():
-            failures.note((what, case.name, *point.label()), wrong)
+        note(failures, case, point, call)
     return failures.report()
-
-
-def test_many_in_flight() -> None:
-    assert_all_well(run_ranks(in_flight, 3), at_least=len(CASES) * 8)
 
 
 def in_batches() -> Report:
@@ -156,14 +152,34 @@ def in_batches() -> Report:
         works = [work for _, _, call in batch for work in call.start(True)]
         group._end_coalescing(CPU).wait()
         for case, point, call in batch:
-            for what, wrong in call.wrongs():
-                failures.note((what, case.name, *point.label()), wrong)
+            note(failures, case, point, call)
         assert all(work.is_completed() and work.is_success() for work in works)
     return failures.report()
 
 
-def test_any_mix_in_one_batch() -> None:
-    assert_all_well(run_ranks(in_batches, 3), at_least=len(CASES) * 10)
+OF_EVERY_OPERATION = (
+    in_inference_mode,
+    tensors_of_inference_mode,
+    in_no_grad,
+    inputs_dropped,
+    all_dropped,
+    in_flight,
+    in_batches,
+)
+
+
+def try_each() -> dict[str, Report]:
+    return {which.__name__: which() for which in OF_EVERY_OPERATION}
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[dict[str, Report]]:
+    return run_ranks(try_each, 3, timeout=120.0)
+
+
+@pytest.mark.parametrize("which", [each.__name__ for each in OF_EVERY_OPERATION])
+def test_of_every_operation(reports: list[dict[str, Report]], which: str) -> None:
+    assert_all_well([report[which] for report in reports], at_least=len(CASES) * 3)
 
 
 NOT_OF_THE_FRONT_END = ("recv_any_source",)  # from oneself, which torch.distributed refuses; see test_p2p.py

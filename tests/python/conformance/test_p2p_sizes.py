@@ -1,5 +1,6 @@
 """Messages that are large, or of another size than expected, and many at once in a batch."""
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -37,22 +38,23 @@ def of_another_size(receive_first: bool, any_source: bool) -> list[tuple[Error, 
     """The receiver is told; the sender has done its part; what comes after is not disturbed."""
     found = []
     for sent, expected in SIZES:
+        case = f"{receive_first} {any_source} {sent} {expected}"
         after = torch.zeros(3)
         if dist.get_rank() == 0:
             if receive_first:
-                hear(f"posted {sent} {expected}")
+                hear(f"posted {case}")
             works = [dist.isend(torch.ones(sent), 1, tag=5), dist.isend(torch.full((3,), 2.0), 1, tag=5)]
-            say(f"sent {sent} {expected}")
+            say(f"sent {case}")
             error = refusal(lambda works=works: [work.wait() for work in works])
         else:
             if not receive_first:
-                hear(f"sent {sent} {expected}")
+                hear(f"sent {case}")
             output = torch.zeros(expected)
             if any_source:
                 work = recv_any_source(output, dist.group.WORLD, 5)
             else:
                 work = dist.irecv(output, 0, tag=5)
-            say(f"posted {sent} {expected}")
+            say(f"posted {case}")
             error = refusal(work.wait)
             dist.recv(after, 0, tag=5)
             assert refusal(work.wait) == error  # and it stays so
@@ -60,17 +62,31 @@ def of_another_size(receive_first: bool, any_source: bool) -> list[tuple[Error, 
     return found
 
 
-@pytest.mark.parametrize("any_source", [False, True])
-@pytest.mark.parametrize("receive_first", [False, True])
-def test_message_of_another_size(receive_first: bool, any_source: bool) -> None:
-    by_sender, by_receiver = run_ranks(of_another_size, 2, receive_first, any_source)
+WAYS_TO_RECEIVE = list(itertools.product([False, True], [False, True]))
+
+BySize = dict[tuple[bool, bool], list[tuple[Error, float, bool]]]
+
+
+def received_in_each_way() -> BySize:
+    return {way: of_another_size(*way) for way in WAYS_TO_RECEIVE}
+
+
+@pytest.fixture(scope="module")
+def another_size() -> list[BySize]:
+    return run_ranks(received_in_each_way, 2)
+
+
+@pytest.mark.parametrize("way", WAYS_TO_RECEIVE, ids="receive first {0[0]}, any source {0[1]}".format)
+def test_message_of_another_size(another_size: list[BySize], way: tuple[bool, bool]) -> None:
+    by_sender, by_receiver = (found[way] for found in another_size)
     assert by_sender == [(None, 0.0, True)] * len(SIZES)
     for (sent, expected), (error, after, still_usable) in zip(SIZES, by_receiver, strict=True):
         assert error is not None, f"{sent} elements sent, {expected} expected: accepted"
         assert (error[0], after, still_usable) == ("ValueError", 2.0, True), error
         assert {str(4 * sent), str(4 * expected)} <= set(re.findall(r"\d+", error[1])), error
-        name = "recv_any_source" if any_source else "recv from rank 0"
+        name = "recv_any_source" if way[1] else "recv from rank 0"
         assert re.search(rf"^{name} tag 5 .*of group '.+' on rank 1 of 2", error[1]), error
+        assert "message from rank 0" in error[1], error
 
 
 def mismatched(sent: int) -> dict[str, tuple[Error, bool]]:
@@ -93,9 +109,23 @@ def mismatched(sent: int) -> dict[str, tuple[Error, bool]]:
     return {name: (refusal(call), usable()) for name, call in calls.items()}
 
 
-@pytest.mark.parametrize("sent", [7, 9, LARGE])
-def test_collective_with_a_part_of_another_size(sent: int) -> None:
-    first, second = run_ranks(mismatched, 2, sent)
+PARTS = (7, 9, LARGE)
+
+
+def mismatched_parts() -> dict[int, dict[str, tuple[Error, bool]]]:
+    return {sent: mismatched(sent) for sent in PARTS}
+
+
+@pytest.fixture(scope="module")
+def another_part() -> list[dict[int, dict[str, tuple[Error, bool]]]]:
+    return run_ranks(mismatched_parts, 2)
+
+
+@pytest.mark.parametrize("sent", PARTS)
+def test_collective_with_a_part_of_another_size(
+    another_part: list[dict[int, dict[str, tuple[Error, bool]]]], sent: int
+) -> None:
+    first, second = (found[sent] for found in another_part)
     for name, (error, still_usable) in first.items():
         assert error is not None and error[0] == "ValueError" and still_usable, (name, error)
         assert error[1].startswith(f"{name} seq ") and "from rank 1" in error[1], error
@@ -103,31 +133,30 @@ def test_collective_with_a_part_of_another_size(sent: int) -> None:
     assert second == dict.fromkeys(first, (None, True))
 
 
-def batch(order: int) -> list[float]:
+def batches() -> dict[str, list[float]]:
     """Several messages to and from every other rank in one batch, some of a tag of their own."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    ops, outputs = [], {}
-    for peer in range(size):
-        for tag in (0, 0, 2**31 - 1) if peer != rank else ():
-            i = sum(key[:2] == (peer, tag) for key in outputs)
-            outputs[peer, tag, i] = torch.zeros(5)
-            value = 100.0 * rank + 10 * peer + i + (5 if tag else 0)
-            ops.append(dist.P2POp(dist.isend, torch.full((5,), value), peer, tag=tag))
-            ops.append(dist.P2POp(dist.irecv, outputs[peer, tag, i], peer, tag=tag))
-    sends = [op for op in ops if op.op is dist.isend]
-    receives = [op for op in ops if op.op is dist.irecv]
-    orders = (ops, sends + receives, receives + sends)
-    for work in dist.batch_isend_irecv(orders[order if order < 3 else rank]):
-        work.wait()
-    return [
-        float(output.unique().item()) - (100 * peer + 10 * rank + i + (5 if tag else 0))
-        for (peer, tag, i), output in outputs.items()
-    ]
+    found = {}
+    for order in ("mixed", "sends first", "receives first", "each its own"):
+        sends, receives, outputs = [], [], {}
+        for peer in range(size):
+            for i, tag in enumerate((0, 0, 2**31 - 1) if peer != rank else ()):
+                outputs[peer, i] = torch.zeros(5)
+                receives.append(dist.P2POp(dist.irecv, outputs[peer, i], peer, tag=tag))
+                value = 100.0 * rank + 10 * peer + i
+                sends.append(dist.P2POp(dist.isend, torch.full((5,), value), peer, tag=tag))
+        mixed = [op for pair in zip(sends, receives, strict=True) for op in pair]
+        orders = {"mixed": mixed, "sends first": sends + receives, "receives first": receives + sends}
+        for work in dist.batch_isend_irecv(orders.get(order, list(orders.values())[rank])):
+            work.wait()
+        values = {of: float(output.unique().item()) for of, output in outputs.items()}
+        found[order] = [value - (100 * peer + 10 * rank + i) for (peer, i), value in values.items()]
+    return found
 
 
-@pytest.mark.parametrize("order", range(4), ids=["mixed", "sends first", "receives first", "each its own"])
-def test_batch_isend_irecv(order: int) -> None:
-    assert run_ranks(batch, 3, order) == [[0.0] * 6] * 3
+def test_batch_isend_irecv() -> None:
+    for found in run_ranks(batches, 3):
+        assert len(found) == 4 and all(each == [0.0] * 6 for each in found.values()), found
 
 
 def batch_of_another_size() -> tuple[Error, float, bool]:

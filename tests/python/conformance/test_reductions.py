@@ -31,25 +31,31 @@ def reports(request: pytest.FixtureRequest) -> list[dict[str, Report]]:
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_every_case(reports: list[dict[str, Report]], name: str) -> None:
     cases = REDUCTIONS[name]
-    assert_all_well([report[name] for report in reports], at_least=sum(9 * len(case.pairs) for case in cases))
+    assert_all_well([report[name] for report in reports], at_least=sum(5 * len(case.pairs) for case in cases))
 
 
-def result_bits(numel: int) -> list[torch.Tensor]:
-    tensors = [sample(torch.float32, dist.get_rank(), 5 + i, numel) for i in range(3)]
-    dist.all_reduce(tensors[0])
-    all_reduce_coalesced(tensors[1:], "SUM", dist.group.WORLD).wait()
-    return [bits(tensor) for tensor in tensors]
+NUMELS = (3, 1000, 70_000, 600_000)
 
 
-@pytest.mark.parametrize("numel", [3, 1000, 70_000, 600_000])
+def result_bits() -> dict[int, list[torch.Tensor]]:
+    found = {}
+    for numel in NUMELS:
+        tensors = [sample(torch.float32, dist.get_rank(), 5 + i, numel) for i in range(3)]
+        dist.all_reduce(tensors[0])
+        all_reduce_coalesced(tensors[1:], "SUM", dist.group.WORLD).wait()
+        found[numel] = [bits(tensor) for tensor in tensors]
+    return found
+
+
 @pytest.mark.parametrize("world_size", [3, 4])
-def test_every_rank_gets_the_same_bits(world_size: int, numel: int) -> None:
+def test_every_rank_gets_the_same_bits(world_size: int) -> None:
     """Sums depend on the order of addition: replicas that differ in the last bit drift apart."""
-    first, *others = run_ranks(result_bits, world_size, numel)
+    first, *others = run_ranks(result_bits, world_size)
     for rank, other in enumerate(others, start=1):
-        for i in range(len(first)):
-            wrong = int((first[i] != other[i]).sum())
-            assert not wrong, f"tensor {i} of rank {rank} differs from rank 0's in {wrong} elements"
+        for numel in NUMELS:
+            for i, (ours, theirs) in enumerate(zip(first[numel], other[numel], strict=True)):
+                wrong = int((ours != theirs).sum())
+                assert not wrong, f"tensor {i} of rank {rank} differs from rank 0's in {wrong} of {numel}"
 
 
 SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, 1.0)
@@ -118,7 +124,7 @@ def overlapping() -> Report:
     return failures.report()
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 3])
 def test_output_within_the_input(world_size: int) -> None:
     assert_all_well(run_ranks(overlapping, world_size), at_least=18)
 
