@@ -15,13 +15,13 @@ def test_defaults() -> None:
 
 
 def test_every_setting_has_a_name_a_help_and_a_source() -> None:
-    texts = {timedelta: "500us", int: "4"}
+    texts = {timedelta: "500us", int: "4", bool: "1"}
     for field in dataclasses.fields(Config):
         if field.name == "sources":
             continue
         name = "TORCH_UCC_" + field.name.upper()
         read = from_environment({name: texts[type(field.default)]})
-        assert getattr(read, field.name) in (timedelta(microseconds=500), 4), name
+        assert getattr(read, field.name) in (timedelta(microseconds=500), 4, True), name
         assert getattr(read, field.name) != field.default
         assert read.sources == {field.name: f"environment variable {name}"}
         assert field.metadata["help"].endswith(".")
@@ -38,6 +38,12 @@ def test_a_config_is_immutable() -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert from_environment({"TORCH_UCC_CLOSE_TIMEOUT": text}).close_timeout == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "yes", "true", "2", "01"])
+def test_what_is_no_switch(text: str) -> None:
+    with pytest.raises(ValueError, match=r"TORCH_UCC_CROSS_CHECK=.* is not 0 or 1"):
+        from_environment({"TORCH_UCC_CROSS_CHECK": text})
 
 
 @pytest.mark.parametrize("text", ["", "5", "ms", "-1s", "1h", "1e3s", "nan s", "1,5ms", "1s 2ms", "inf"])
@@ -118,6 +124,7 @@ def test_what_ranks_must_agree_on() -> None:
     assert agreed == [
         ("segment_bytes", str(2 << 20)),
         ("segment_window", "2"),
+        ("cross_check", "False"),
         ("UCC_CLS", "basic"),
         ("UCC_TL_UCP_TUNE", "allreduce:@1"),
     ]
