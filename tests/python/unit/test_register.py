@@ -135,7 +135,7 @@ class StandIn:
     """Records what the extension would be asked for; gives gloo instead."""
 
     Settings = SimpleNamespace
-    Options = type("Options", (), {})
+    Options = type("Options", (), {"_timeout": timedelta(milliseconds=-1)})  # unset
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -208,6 +208,14 @@ def test_what_the_extension_is_told_of_the_default_group(stand_in: StandIn) -> N
     assert told["timeout"] == timedelta(seconds=7)
     assert told["group_id"] == dist.group.WORLD.group_name
     assert (told["rank"], told["size"], told["global_ranks"]) == (0, 1, [0])
+
+
+def test_a_timeout_among_the_options_counts(stand_in: StandIn) -> None:
+    options = stand_in.Options()
+    options._timeout = timedelta(seconds=3)
+    init_alone("ucc", timeout=timedelta(seconds=7), pg_options=options)
+    (told,) = stand_in.calls
+    assert told["timeout"] == timedelta(seconds=3)
 
 
 def test_options_of_another_backend_are_refused(stand_in: StandIn) -> None:
