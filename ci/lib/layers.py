@@ -13,6 +13,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "trace": set(),
     "progress": {"trace"},
     "bootstrap": set(),
+    "liveness": set(),
     "topology": set(),
     "ucc": {"trace", "progress", "bootstrap"},
     "ucx": {"trace", "progress", "bootstrap"},
@@ -21,7 +22,19 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "ops": {"progress", "ucc", "ucx", "compat"},
     "work": {"trace", "progress", "compat"},
     "store": {"bootstrap", "compat"},
-    "backend": {"trace", "progress", "bootstrap", "topology", "ucc", "ucx", "compat", "ops", "work", "store"},
+    "backend": {
+        "trace",
+        "progress",
+        "bootstrap",
+        "liveness",
+        "topology",
+        "ucc",
+        "ucx",
+        "compat",
+        "ops",
+        "work",
+        "store",
+    },
     # Names of what Python sees, each from where it lives.
     "bindings": {"backend", "topology", "trace", "store", "work", "ucc", "ucx", "compat"},
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-FOLDERS = ["base", "trace", "progress", "bootstrap", "topology", "ucc", "ucx"]
+FOLDERS = ["base", "trace", "progress", "bootstrap", "liveness", "topology", "ucc", "ucx"]
 
 NEEDS_PEERS = "calls into UCC with peers: the Python tests run it in real processes"
 WITHOUT_TEST = {

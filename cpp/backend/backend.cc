@@ -353,7 +353,12 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
   const bool own = opts.timeout != c10d::kUnsetTimeout;
   // Earlier groups may have used the same store under the same name.
   const std::string name = context_->scope() + "/monitored_barrier/" + std::to_string(membership_.team->id());
-  const MonitoredBarrier barrier{*spec_.store, name, rank_, size_, monitored_barriers_.fetch_add(1) + 1};
+  const MonitoredBarrier barrier{
+      *spec_.store, name, rank_, size_, monitored_barriers_.fetch_add(1) + 1, [scope = &membership_.team->scope()] {
+        if (scope->failed()) {
+          throw StatusError(scope->failure());
+        }
+      }};
   for_user([&] { wait_for_all(barrier, own ? opts.timeout : milliseconds(timeout_ms_.load()), wait_all_ranks); });
 }
 

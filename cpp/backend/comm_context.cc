@@ -100,6 +100,29 @@ std::map<std::uint64_t, Bell> find_bells(const std::vector<PeerRecord>& peers, i
   return bells;
 }
 
+std::vector<std::string> neighbourhoods(const std::vector<PeerRecord>& peers) {
+  std::vector<std::string> names;
+  for (const PeerRecord& peer : peers) {
+    names.push_back(peer.neighbourhood());
+  }
+  return names;
+}
+
+const char* what_happened(Ending how) {
+  switch (how) {
+    case Ending::left:
+    case Ending::exited:
+      return " has left while the group was open";
+    case Ending::died:
+      return " has died";
+    case Ending::reset:
+      return " was lost: its connection was reset, so it died or was cut off before";
+    case Ending::unreachable:
+      return " cannot be reached: nothing was heard from its host for 4 s, which has failed or lost its network";
+  }
+  return " was lost";
+}
+
 ParkPolicy park_policy(const Settings& settings, int ranks_on_host) {
   ParkPolicy policy;
   policy.spin = settings.spin;
@@ -158,6 +181,7 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       scope_(new_scope(group)),
       peers_(exchange_records(group, settings_, scope_, bell_, worker_)),
       bells_(find_bells(peers_, rank_)),
+      plan_(neighbourhoods(peers_)),
       oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
       transports_(ucc_, worker_),
       engine_(transports_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_)),
@@ -168,8 +192,6 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
     addresses.push_back(std::move(peer.address));
   }
   worker_.set_peers(std::move(addresses));
-  oob_.set_deadline(deadline);
-  engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, ranks_on_host(peers_, rank_)); });
   std::vector<std::uint64_t> everybody(global_ranks_.size());
   for (std::size_t i = 0; i < everybody.size(); ++i) {
     everybody[i] = i;
@@ -179,7 +201,12 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
     const MutexLock lock(mutex_);
     members_.emplace(control_scope_.get(), Member{control_scope_, everybody});
   }
-  watch_.emplace(processes(), [this](std::uint64_t position) { return on_end(position); });
+  const GiveUp give_up = unless_gone(group.name, everybody);
+  watch_.emplace(processes(), open_lines(give_up, deadline), [this](const Notice& notice) { return on_end(notice); });
+  wait_for_lines(give_up, deadline);
+  oob_.set_deadline(deadline);
+  oob_.set_give_up(give_up);
+  engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, ranks_on_host(peers_, rank_)); });
   control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells), control_scope_);
   const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
   create->set_deadline(deadline);
@@ -191,10 +218,75 @@ CommContext::~CommContext() = default;
 // Those whose bell we found: the same host and pid namespace.
 std::vector<PeerWatch::Process> CommContext::processes() const {
   std::vector<PeerWatch::Process> found;
-  for (const auto& [position, bell] : bells_) {
-    found.push_back({position, static_cast<int>(peers_[position].pid)});
+  for (const auto& entry : bells_) {
+    const Bell* const bell = &entry.second;  // lives longer than the watch
+    found.push_back({entry.first, static_cast<int>(peers_[entry.first].pid), [bell] {
+                       switch (bell->presence()) {
+                         case Bell::Presence::left:
+                           return Ending::left;
+                         case Bell::Presence::leaving:
+                           return Ending::exited;
+                         case Bell::Presence::here:
+                           return Ending::died;
+                       }
+                       return Ending::died;
+                     }});
   }
   return found;
+}
+
+// One key a rank, and the keys of the few that it connects to.
+std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadline deadline) {
+  const auto self = static_cast<std::uint64_t>(rank_);
+  if (plan_.hosts() < 2 || !settings_.life_lines) {
+    return nullptr;
+  }
+  const auto key = [&](std::uint64_t position) { return scope_ + "/line/" + std::to_string(position); };
+  auto lines = std::make_unique<LifeLines>(self, peers_.size(), plan_.count_to(self));
+  store_->set(key(self), lines->address());
+  for (const std::uint64_t peer : plan_.from(self)) {
+    const std::string text = get_by(*store_, key(peer), deadline, describe(peer) + " to listen for other hosts", give_up);
+    const std::optional<LineAddress> address = LineAddress::decode(text);
+    if (!address) {
+      throw StatusError(Status(StatusCode::transport, describe(peer) + " published an address that cannot be read: versions of "
+                                                                       "torch_ucc differ?"));
+    }
+    lines->connect(peer, *address);
+  }
+  return lines;
+}
+
+// A rank that could not be connected to is no reason to give up, as long as UCX finds a way.
+void CommContext::wait_for_lines(const GiveUp& give_up, Deadline deadline) {
+  while (watch_->unsettled() != 0 && !deadline.passed()) {
+    give_up();
+    std::this_thread::sleep_for(microseconds(500));
+  }
+  std::string names;
+  for (const std::uint64_t peer : watch_->without_line()) {
+    names += (names.empty() ? "" : ", ") + describe(peer);
+  }
+  if (!names.empty()) {
+    TORCH_WARN("ucc: ", describe(static_cast<std::uint64_t>(rank_)), " cannot open a TCP connection to ", names,
+               ". Should one of them die, that may be noticed only when an operation times out. Let the hosts connect to each "
+               "other on any port, or set TORCH_UCC_LIFE_LINES=0 on all ranks to do without.");
+  }
+}
+
+void CommContext::throw_if_gone(const std::string& group, const std::vector<std::uint64_t>& members) const {
+  for (const std::uint64_t member : members) {
+    if (const auto it = gone_.find(member); it != gone_.end()) {
+      throw StatusError(Status(StatusCode::peer_gone, "group '" + group + "' cannot be created: " + it->second.message()));
+    }
+  }
+}
+
+// What ends a wait over the store for these.
+GiveUp CommContext::unless_gone(const std::string& group, std::vector<std::uint64_t> members) {
+  return [this, group, members = std::move(members)] {
+    const MutexLock lock(mutex_);
+    throw_if_gone(group, members);
+  };
 }
 
 std::string CommContext::describe(std::uint64_t position) const {
@@ -202,28 +294,49 @@ std::string CommContext::describe(std::uint64_t position) const {
   return "rank " + std::to_string(global_ranks_[position]) + " (host " + peer.host + ", pid " + std::to_string(peer.pid) + ")";
 }
 
-// In the watching thread.
-milliseconds CommContext::on_end(std::uint64_t position) {
-  const Bell::Presence presence = bells_.at(position).presence();
-  if (presence == Bell::Presence::left) {
-    return milliseconds(0);  // all had agreed to close
+// Who cannot be counted on any more. A host that is silent takes all its ranks with it; when every host that this one has lines
+// to is silent, it is this one that was cut off, and all others are out of its reach.
+std::vector<std::uint64_t> CommContext::lost_with(const Notice& notice) {
+  if (notice.how != Ending::unreachable || notice.peer == static_cast<std::uint64_t>(rank_)) {
+    return {notice.peer};
   }
-  const bool exited = presence == Bell::Presence::leaving;
-  Status reason(StatusCode::peer_gone, describe(position) + (exited ? " has exited while the group was open" : " has died"));
-  std::vector<std::shared_ptr<Scope>> broken;
+  const auto me = static_cast<std::size_t>(rank_);
+  silent_.insert(peers_[notice.peer].neighbourhood());
+  const std::set<std::string> near = plan_.neighbours(me);
+  const bool cut_off = std::includes(silent_.begin(), silent_.end(), near.begin(), near.end());
+  std::vector<std::uint64_t> lost;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    const std::string where = peers_[i].neighbourhood();
+    if (where != peers_[me].neighbourhood() && (cut_off || silent_.count(where) != 0)) {
+      lost.push_back(i);
+    }
+  }
+  return lost;
+}
+
+// In the watching thread.
+milliseconds CommContext::on_end(const Notice& notice) {
+  std::vector<std::pair<std::shared_ptr<Scope>, Status>> broken;
   {
+    const std::vector<std::uint64_t> lost = lost_with(notice);
     const MutexLock lock(mutex_);
-    const bool first = gone_.try_emplace(position, reason).second;
-    if (first && exited) {
+    bool news = false;
+    for (const std::uint64_t position : lost) {
+      news |= gone_.try_emplace(position, StatusCode::peer_gone, describe(position) + what_happened(notice.how)).second;
+    }
+    if (news && notice.how == Ending::exited) {
       return kLeaveGrace;
     }
     for (const auto& [scope, member] : members_) {
-      if (std::find(member.positions.begin(), member.positions.end(), position) != member.positions.end()) {
-        broken.push_back(member.scope);
+      for (const std::uint64_t position : lost) {
+        if (std::find(member.positions.begin(), member.positions.end(), position) != member.positions.end()) {
+          broken.emplace_back(member.scope, gone_.at(position));
+          break;
+        }
       }
     }
   }
-  for (const auto& scope : broken) {
+  for (const auto& [scope, reason] : broken) {
     engine_.fail(*scope, reason);
   }
   return milliseconds(0);
@@ -276,8 +389,13 @@ bool CommContext::serves(const std::vector<std::int64_t>& global_ranks) const {
          });
 }
 
-std::uint64_t CommContext::position(std::int64_t global_rank) const {
-  return static_cast<std::uint64_t>(std::find(global_ranks_.begin(), global_ranks_.end(), global_rank) - global_ranks_.begin());
+std::vector<std::uint64_t> CommContext::positions(const std::vector<std::int64_t>& global_ranks) const {
+  std::vector<std::uint64_t> found;
+  for (const std::int64_t rank : global_ranks) {
+    found.push_back(
+        static_cast<std::uint64_t>(std::find(global_ranks_.begin(), global_ranks_.end(), rank) - global_ranks_.begin()));
+  }
+  return found;
 }
 
 const Bell* CommContext::bell_of(std::uint64_t member) const {
@@ -318,7 +436,8 @@ std::uint16_t CommContext::agree_on_id(const GroupSpec& group) {
     return static_cast<std::uint16_t>(id);
   }
   const std::int64_t id =
-      std::stoll(get_by(*group.store, key, Deadline::after(group.timeout), "rank 0 of group '" + group.name + "' to create it"));
+      std::stoll(get_by(*group.store, key, Deadline::after(group.timeout), "rank 0 of group '" + group.name + "' to create it",
+                        unless_gone(group.name, positions(group.global_ranks))));
   if (id < kFirstGroup || id > UccTeam::kMaxId) {
     throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' got no id: UCC can tell " +
                                                         std::to_string(UccTeam::kMaxId) + " groups of a job apart, and " +
@@ -333,11 +452,9 @@ Membership CommContext::join(const GroupSpec& group) {
                              "group '" + group.name + "' has more than " + std::to_string(TagLayout::kMaxRanks) + " ranks"));
   }
   const std::uint16_t id = agree_on_id(group);
-  std::vector<std::uint64_t> members;
+  std::vector<std::uint64_t> members = positions(group.global_ranks);
   std::vector<ChannelMember> channel_members;
-  for (const std::int64_t rank : group.global_ranks) {
-    const std::uint64_t member = position(rank);
-    members.push_back(member);
+  for (const std::uint64_t member : members) {
     channel_members.push_back({member, bell_of(member)});
   }
   Bells bells = bells_of(members);
@@ -345,11 +462,7 @@ Membership CommContext::join(const GroupSpec& group) {
   scope->set_observer([this, id, members] { return observe(id, members); });
   {
     const MutexLock lock(mutex_);
-    for (const std::uint64_t member : members) {
-      if (const auto it = gone_.find(member); it != gone_.end()) {
-        throw StatusError(Status(StatusCode::peer_gone, "group '" + group.name + "' cannot be created: " + it->second.message()));
-      }
-    }
+    throw_if_gone(group.name, members);
     members_.emplace(scope.get(), Member{scope, members});
   }
   auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells), scope);
@@ -469,13 +582,16 @@ void CommContext::close(Deadline deadline) {
   if (all_here) {
     engine_.bell().set_presence(Bell::Presence::left);
   }
-  watch_.reset();
+  watch_->stop(all_here ? Ending::left : Ending::exited);
   const bool destroyed = all_here && !groups_are_open && destroy(std::max(deadline, Deadline::after(kForOurselves)));
   // From here nothing reaches UCC any more, whoever still holds a group or a Work.
   engine_.fail(Status(StatusCode::closed, "its process group was closed"));
   engine_.stop_background();
   delivery_.stop(std::max(deadline, Deadline::after(kForOurselves)));
   if (!destroyed) {
+    if (!groups_are_open) {
+      engine_.with_baton(deadline, [&](LoopToken& token) { worker_.destroy_if_unused(token); });
+    }
     const MutexLock lock(contexts.mutex);
     contexts.left_behind.push_back(self);
   }

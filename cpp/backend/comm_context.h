@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,10 @@
 #include "base/thread_annotations.h"
 #include "bootstrap/kv_store.h"
 #include "bootstrap/peer_record.h"
+#include "liveness/line_plan.h"
+#include "liveness/peer_watch.h"
 #include "progress/bell.h"
 #include "progress/engine.h"
-#include "progress/peer_watch.h"
 #include "progress/scope.h"
 #include "ucc/context.h"
 #include "ucc/oob.h"
@@ -86,11 +88,16 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   };
 
   std::vector<PeerWatch::Process> processes() const;
-  milliseconds on_end(std::uint64_t position);
+  std::unique_ptr<LifeLines> open_lines(const GiveUp& give_up, Deadline deadline);
+  void wait_for_lines(const GiveUp& give_up, Deadline deadline);
+  milliseconds on_end(const Notice& notice);
+  std::vector<std::uint64_t> lost_with(const Notice& notice);
+  void throw_if_gone(const std::string& group, const std::vector<std::uint64_t>& members) const TUCC_REQUIRES(mutex_);
+  GiveUp unless_gone(const std::string& group, std::vector<std::uint64_t> members);
   std::string describe(std::uint64_t position) const;
   std::string observe(std::uint16_t group, const std::vector<std::uint64_t>& members) const;
   bool serves(const std::vector<std::int64_t>& global_ranks) const;
-  std::uint64_t position(std::int64_t global_rank) const;
+  std::vector<std::uint64_t> positions(const std::vector<std::int64_t>& global_ranks) const;
   const Bell* bell_of(std::uint64_t member) const;
   Bells bells_of(const std::vector<std::uint64_t>& members) const;
   std::uint16_t agree_on_id(const GroupSpec& group);
@@ -107,6 +114,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   UcxWorker worker_;
   std::vector<PeerRecord> peers_;              // by position
   const std::map<std::uint64_t, Bell> bells_;  // of the other processes on this host, by position
+  const LinePlan plan_;
 
   Oob oob_;
   UccContext ucc_;
@@ -124,6 +132,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::map<std::string, int> times_created_ TUCC_GUARDED_BY(mutex_);  // by name of the group
   std::map<const Scope*, Member> members_ TUCC_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);  // why, by position
+  std::set<std::string> silent_;                                  // neighbourhoods; of the watching thread
   bool closed_ TUCC_GUARDED_BY(mutex_) = false;
 
   std::optional<PeerWatch> watch_;  // calls on_end(); until the context closes

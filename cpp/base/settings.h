@@ -25,6 +25,9 @@ struct Settings {
   // Compare every collective call between the ranks before it starts: see ops/cross_check.h.
   bool cross_check = false;
 
+  // Keep TCP connections between hosts over which the end of a rank is told: see liveness/.
+  bool life_lines = true;
+
   // How long a group that closes waits for its peers to close too, and then for the library to let go.
   std::chrono::milliseconds close_timeout{5000};
 

@@ -50,6 +50,7 @@ void bind_settings(py::module_& module) {
       .def_readwrite("segment_bytes", &Settings::segment_bytes)
       .def_readwrite("segment_window", &Settings::segment_window)
       .def_readwrite("cross_check", &Settings::cross_check)
+      .def_readwrite("life_lines", &Settings::life_lines)
       .def_readwrite("close_timeout", &Settings::close_timeout)
       .def_readwrite("agreed", &Settings::agreed);
 }

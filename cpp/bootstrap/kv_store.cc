@@ -5,7 +5,7 @@
 
 namespace torch_ucc {
 
-std::string get_by(KvStore& store, const std::string& key, Deadline deadline, const std::string& what) {
+std::string get_by(KvStore& store, const std::string& key, Deadline deadline, const std::string& what, const GiveUp& give_up) {
   Backoff backoff;
   while (true) {
     if (std::optional<std::string> value = store.get(key)) {
@@ -13,6 +13,9 @@ std::string get_by(KvStore& store, const std::string& key, Deadline deadline, co
     }
     if (deadline.passed()) {
       throw StatusError(Status(StatusCode::timeout, "timed out waiting for " + what));
+    }
+    if (give_up) {
+      give_up();
     }
     backoff.sleep();
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +25,11 @@ class KvStore {
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 };
 
+// Asked between two looks at the store: throws StatusError once what is waited for cannot come any more. May be empty.
+using GiveUp = std::function<void()>;
+
 // Polls with growing pauses until the key is there; throws StatusError (timeout) naming `what` when the deadline passes.
-std::string get_by(KvStore& store, const std::string& key, Deadline deadline, const std::string& what);
+std::string get_by(KvStore& store, const std::string& key, Deadline deadline, const std::string& what,
+                   const GiveUp& give_up = {});
 
 }  // namespace torch_ucc

@@ -1,6 +1,8 @@
 #include "bootstrap/monitored_barrier.h"
 
+#include <charconv>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,12 +15,27 @@ namespace {
 // How long the others wait beyond the limit for what rank 0 found out.
 constexpr milliseconds kForTheVerdict{5000};
 
+void pause(const MonitoredBarrier& barrier, Backoff& backoff) {
+  if (barrier.give_up) {
+    barrier.give_up();
+  }
+  backoff.sleep();
+}
+
+std::uint64_t number_in(const std::string& text) {
+  std::uint64_t number = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) {
+    throw StatusError(Status(StatusCode::transport, "a key of the monitored barrier holds '" + text + "' and no number"));
+  }
+  return number;
+}
+
 std::string key_of(const MonitoredBarrier& barrier, int rank) { return barrier.name + "/" + std::to_string(rank); }
 std::string verdict_key(const MonitoredBarrier& barrier) { return barrier.name + "/verdict"; }
 
 bool has_come(const MonitoredBarrier& barrier, int rank) {
   const std::optional<std::string> came = barrier.store.get(key_of(barrier, rank));
-  return came && std::stoull(*came) >= barrier.number;
+  return came && number_in(*came) >= barrier.number;
 }
 
 std::string names_of(const std::vector<int>& ranks) {
@@ -37,7 +54,7 @@ std::string find_missing(const MonitoredBarrier& barrier, milliseconds limit, bo
     Backoff backoff;
     bool came = has_come(barrier, rank);
     while (!came && !deadline.passed()) {
-      backoff.sleep();
+      pause(barrier, backoff);
       came = has_come(barrier, rank);
     }
     if (!came) {
@@ -72,7 +89,7 @@ void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait
   Backoff backoff;
   while (true) {
     const std::optional<std::string> verdict = barrier.store.get(verdict_key(barrier));
-    const std::uint64_t decided = verdict ? std::stoull(*verdict) : 0;
+    const std::uint64_t decided = verdict ? number_in(*verdict) : 0;
     if (decided >= barrier.number) {
       std::string missing = verdict->substr(verdict->find(' ') + 1);
       if (decided > barrier.number) {  // it went on without us, and only a failure lets it
@@ -91,7 +108,7 @@ void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait
                                                         " timed out in monitoredBarrier: rank 0 has not passed it after " +
                                                         std::to_string(limit.count()) + " ms"));
     }
-    backoff.sleep();
+    pause(barrier, backoff);
   }
 }
 

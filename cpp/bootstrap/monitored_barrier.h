@@ -15,6 +15,7 @@ struct MonitoredBarrier {
   int rank = 0;
   int size = 1;
   std::uint64_t number = 0;  // of this barrier within the group, from 1
+  GiveUp give_up{};
 };
 
 // Blocks until all ranks called it with the same number. Past `limit` rank 0 names the first rank that is missing, or with

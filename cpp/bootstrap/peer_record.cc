@@ -12,6 +12,7 @@
 #include <random>
 #include <system_error>
 
+#include "base/hex.h"
 #include "base/status.h"
 
 namespace torch_ucc {
@@ -30,35 +31,6 @@ void put(std::string& text, const std::string& name, const std::string& value) {
 
 Status malformed() {
   return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"};
-}
-
-// The bytes of an address may be any, those of the two separators too.
-std::string to_hex(const std::string& bytes) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  text.reserve(bytes.size() * 2);
-  for (const char byte : bytes) {
-    text += kDigits[static_cast<unsigned char>(byte) >> 4U];
-    text += kDigits[static_cast<unsigned char>(byte) & 15U];
-  }
-  return text;
-}
-
-std::string from_hex(const std::string& text) {
-  if (text.size() % 2 != 0) {
-    throw StatusError(malformed());
-  }
-  std::string bytes;
-  bytes.reserve(text.size() / 2);
-  for (std::size_t i = 0; i < text.size(); i += 2) {
-    unsigned byte = 0;
-    if (const auto [end, error] = std::from_chars(text.data() + i, text.data() + i + 2, byte, 16);
-        error != std::errc() || end != text.data() + i + 2) {
-      throw StatusError(malformed());
-    }
-    bytes += static_cast<char>(byte);
-  }
-  return bytes;
 }
 
 std::string shown(const std::optional<std::string>& value) { return value ? "'" + *value + "'" : "not set"; }
@@ -117,7 +89,11 @@ PeerRecord PeerRecord::decode(const std::string& text) {
   record.host_id = fields[1].second;
   record.nonce = fields[2].second;
   record.bell = fields[3].second;
-  record.address = from_hex(fields[4].second);
+  std::optional<std::string> address = from_hex(fields[4].second);
+  if (!address) {
+    throw StatusError(malformed());
+  }
+  record.address = *std::move(address);
   const std::string& pid = fields[5].second;
   if (const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), record.pid);
       error != std::errc() || end != pid.data() + pid.size()) {
@@ -126,6 +102,8 @@ PeerRecord PeerRecord::decode(const std::string& text) {
   record.agreed.assign(fields.begin() + kFields, fields.end());
   return record;
 }
+
+std::string PeerRecord::neighbourhood() const { return bell.empty() ? nonce : host_id + ":" + bell.substr(0, bell.find(':')); }
 
 PeerRecord PeerRecord::here(NamedValues agreed) {
   PeerRecord record;

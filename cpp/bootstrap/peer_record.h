@@ -18,6 +18,9 @@ struct PeerRecord {
   long pid = 0;         // in the process's own pid namespace: UCC tells processes apart by host and pid
   NamedValues agreed;   // what must be equal on all ranks: settings, library versions
 
+  // Equal on ranks that see each other's processes: those of one host and one pid namespace.
+  std::string neighbourhood() const;
+
   std::string encode() const;
   // Throws StatusError (transport) if the text is not what encode() makes.
   static PeerRecord decode(const std::string& text);

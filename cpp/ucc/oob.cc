@@ -68,6 +68,9 @@ ucc_status_t Oob::test(void* handle) {
       if (oob.deadline_.passed()) {
         return oob.failed(Status(StatusCode::timeout, "timed out while the ranks exchanged addresses over the store"));
       }
+      if (oob.give_up_) {
+        oob.give_up_();
+      }
       request.backoff.sleep();  // UCC calls again at once
       return UCC_INPROGRESS;
     }
@@ -80,6 +83,8 @@ ucc_status_t Oob::test(void* handle) {
       at = std::copy(value.begin(), value.end(), at);
     }
     return UCC_OK;
+  } catch (const StatusError& error) {
+    return oob.failed(error.status());
   } catch (const std::exception& error) {
     return oob.failed(Status(StatusCode::transport, error.what()));
   }

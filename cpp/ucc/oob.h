@@ -4,6 +4,7 @@
 #include <ucc/api/ucc.h>
 
 #include <string>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/status.h"
@@ -26,6 +27,9 @@ class Oob {
   // Exchanges under way fail when it passes.
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
+  // What ends them earlier: see bootstrap/kv_store.h.
+  void set_give_up(GiveUp give_up) { give_up_ = std::move(give_up); }
+
   // From now on a store that is gone counts as a peer that is done: the process that hosted it has left already.
   void set_closing() { closing_ = true; }
 
@@ -47,6 +51,7 @@ class Oob {
   int calls_ = 0;
   bool closing_ = false;
   Deadline deadline_;
+  GiveUp give_up_;
   Status failure_;
 };
 

@@ -1,5 +1,6 @@
 #include "ucx/worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ucx/status.h"
@@ -23,8 +24,21 @@ UcxWorker::UcxWorker() {
 }
 
 UcxWorker::~UcxWorker() {
-  worker_.leak();
-  context_.leak();
+  if (!is_unused()) {
+    worker_.leak();
+    context_.leak();
+  }
+}
+
+// Nothing of ours is under way, and nobody was told where to write.
+bool UcxWorker::is_unused() const {
+  return outstanding_ == 0 && std::all_of(endpoints_.begin(), endpoints_.end(), [](ucp_ep_h each) { return each == nullptr; });
+}
+
+void UcxWorker::destroy_if_unused(LoopToken& token) {
+  if (is_unused()) {
+    destroy(token);
+  }
 }
 
 std::string UcxWorker::address() const {

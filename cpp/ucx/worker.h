@@ -20,7 +20,7 @@ class UcxWorker : public Pollable {
  public:
   // Throws StatusError. Same environment as UCC's own worker (UCC_UCX_* before UCX_*), so it chooses the same transports.
   UcxWorker();
-  // Leaks worker and endpoints unless destroy() was called: peers may still write to what was posted.
+  // Leaks worker and endpoints unless it was never used or destroy() was called: peers may still write to what was posted.
   ~UcxWorker() override;
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
@@ -52,8 +52,12 @@ class UcxWorker : public Pollable {
 
   // Local. Everything must have been flushed, on all processes: see FlushWorker.
   void destroy(LoopToken& token);
+  // Beside peers that are stuck: only if no message was ever sent and none is being received. It must not be used afterwards.
+  void destroy_if_unused(LoopToken& token);
 
  private:
+  bool is_unused() const;
+
   UniqueHandle<ucp_context_h, ucp_cleanup> context_;
   UniqueHandle<ucp_worker_h, ucp_worker_destroy> worker_;
   std::vector<std::string> addresses_;

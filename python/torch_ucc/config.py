@@ -81,6 +81,12 @@ class Config:
     cross_check: bool = _setting(
         False, _switch, "Compare every collective call between the ranks before it starts.", agreed=True
     )
+    life_lines: bool = _setting(
+        True,
+        _switch,
+        "Keep TCP connections between hosts over which the end of a rank is told at once.",
+        agreed=True,
+    )
     close_timeout: timedelta = _setting(
         timedelta(seconds=5), _duration, "How long a group that closes waits for its peers to close too."
     )

@@ -55,5 +55,22 @@ TEST(GetBy, DoesNotHideADeadStore) {
   EXPECT_THROW(get_by(store, "key", hard_limit(), "rank 0"), StatusError);
 }
 
+TEST(GetBy, EndsWhenItIsToldThatNothingCanCome) {
+  FakeKvServer server;
+  FakeKvStore store(server);
+  int looks = 0;
+  const GiveUp give_up = [&] {
+    if (++looks == 3) {
+      throw StatusError(Status(StatusCode::peer_gone, "rank 0 has died"));
+    }
+  };
+  try {
+    get_by(store, "key", hard_limit(), "rank 0", give_up);
+    FAIL() << "nothing was thrown";
+  } catch (const StatusError& error) {
+    EXPECT_EQ(error.status().code(), StatusCode::peer_gone);
+  }
+}
+
 }  // namespace
 }  // namespace torch_ucc

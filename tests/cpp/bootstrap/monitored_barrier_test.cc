@@ -204,5 +204,26 @@ TEST(MonitoredBarrier, SaysThatTheStoreIsGoneWheneverItGoes) {
   }
 }
 
+TEST(MonitoredBarrier, EndsAtOnceWhenWhoItWaitsForIsGone) {
+  for (const int rank : {0, 1}) {
+    FakeJob job(2);
+    const GiveUp give_up = [] { throw StatusError(Status(StatusCode::peer_gone, "the other has died")); };
+    const MonitoredBarrier barrier{job.store(rank), "g/barrier", rank, 2, 1, give_up};
+    try {
+      wait_for_all(barrier, kLong, false);
+      ADD_FAILURE() << "nothing was thrown on rank " << rank;
+    } catch (const StatusError& error) {
+      EXPECT_EQ(error.status().code(), StatusCode::peer_gone);
+    }
+  }
+}
+
+TEST(MonitoredBarrier, AKeyThatHoldsNoNumberIsAnError) {
+  FakeJob job(2);
+  job.store(1).set("g/barrier/1", "garbage");
+  const MonitoredBarrier barrier{job.store(0), "g/barrier", 0, 2, 1};
+  EXPECT_THROW(wait_for_all(barrier, kLong, false), StatusError);
+}
+
 }  // namespace
 }  // namespace torch_ucc

@@ -172,5 +172,24 @@ TEST(RanksOnHost, CountsByMachineNotByName) {
   EXPECT_EQ(ranks_on_host(peers, 2), 1);
 }
 
+TEST(Neighbourhood, IsThatOfHostAndPidNamespace) {
+  PeerRecord first;
+  first.host_id = "boot";
+  first.nonce = "1";
+  first.bell = "4026531836:10:3:77";
+  PeerRecord second = first;
+  second.bell = "4026531836:11:4:78";
+  EXPECT_EQ(first.neighbourhood(), second.neighbourhood());
+  second.bell = "4026532000:11:4:78";
+  EXPECT_NE(first.neighbourhood(), second.neighbourhood());
+  second = first;
+  second.host_id = "other boot";
+  EXPECT_NE(first.neighbourhood(), second.neighbourhood());
+  // Who has no bell is seen by nobody.
+  first.bell = second.bell = "";
+  second.nonce = "2";
+  EXPECT_NE(first.neighbourhood(), second.neighbourhood());
+}
+
 }  // namespace
 }  // namespace torch_ucc

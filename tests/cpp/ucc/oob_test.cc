@@ -125,5 +125,14 @@ TEST(Oob, WhileClosingAPeerThatDoesNotComeIsNotWaitedForForever) {
   EXPECT_EQ(allgather(oob, 1).status, UCC_OK);
 }
 
+TEST(Oob, FailsAtOnceWhenAPeerIsGoneWithTheReason) {
+  FakeJob job(2);
+  Oob oob(job.store(0), "g", 0, 2);
+  oob.set_give_up([] { throw StatusError(Status(StatusCode::peer_gone, "rank 1 has died")); });
+  EXPECT_LT(allgather(oob, 1).status, 0);
+  EXPECT_EQ(oob.failure().code(), StatusCode::peer_gone);
+  EXPECT_EQ(oob.failure().message(), "rank 1 has died");
+}
+
 }  // namespace
 }  // namespace torch_ucc

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -82,6 +84,30 @@ TEST_F(UcxWorkerTest, IsDestroyedOnce) {
     worker_.destroy(token);
     EXPECT_EQ(worker_.handle(token), nullptr);
     worker_.destroy(token);
+  });
+}
+
+std::ptrdiff_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
+TEST(UcxWorker, LeavesNothingBehindIfItWasNeverUsed) {
+  { const UcxWorker first; }  // what UCX opens once
+  const std::ptrdiff_t before = open_descriptors();
+  { const UcxWorker worker; }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(UcxWorkerTest, IsDestroyedBesideStuckPeersOnlyIfItWasNeverUsed) {
+  worker_.set_peers({worker_.address(), peer_.address()});
+  peer_.set_peers({worker_.address(), peer_.address()});
+  with_baton([this](LoopToken& token) {
+    worker_.endpoint(token, 1);
+    worker_.destroy_if_unused(token);
+    EXPECT_NE(worker_.handle(token), nullptr);
+    peer_.destroy_if_unused(token);
+    EXPECT_EQ(peer_.handle(token), nullptr);
   });
 }
 

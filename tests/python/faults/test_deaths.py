@@ -237,4 +237,4 @@ def test_a_rank_that_exits_with_its_group_open(tmp_path: Path, op: str) -> None:
     _, found = found_after_death(tmp_path, 2, "exited", op, 4)
     for (kind, text, _), _ in found:
         assert kind == "DistBackendError", (kind, text)
-        assert re.search(r"rank 1 \(host .+, pid \d+\) has exited while the group was open", text), text
+        assert re.search(r"rank 1 \(host .+, pid \d+\) has left while the group was open", text), text

@@ -1,0 +1,288 @@
+#include "liveness/life_lines.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+namespace torch_ucc {
+namespace {
+
+constexpr std::chrono::seconds kToConnect{10};  // the other side answers once it has found whom to connect to itself
+constexpr std::chrono::seconds kToBeConnected{60};
+constexpr milliseconds kSilence{3500};  // looked at each second: given up after four
+constexpr std::size_t kAddresses = 8;   // of a host that are tried
+constexpr std::size_t kGuests = 64;     // connections that have not shown the secret yet
+
+Ending meaning_of(int error) {
+  switch (error) {
+    case 0:
+      return Ending::died;
+    case ECONNRESET:
+    case EPIPE:
+      return Ending::reset;
+    default:
+      return Ending::unreachable;
+  }
+}
+
+}  // namespace
+
+LifeLines::LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming)
+    : self_(self), size_(size), incoming_(incoming), listen_until_(Deadline::after(kToBeConnected)) {
+  if (incoming_ != 0) {
+    listener_ = Socket::listening();
+  }
+}
+
+std::string LifeLines::address() const {
+  LineAddress address;
+  address.secret = secret_;
+  address.port = listener_ ? listener_.port() : 0;
+  address.hosts = own_addresses(kAddresses);
+  return address.encode();
+}
+
+void LifeLines::connect(std::uint64_t peer, const LineAddress& address) {
+  const Deadline by = Deadline::after(kToConnect);
+  begun_.push_back(peer);
+  unsettled_.fetch_add(1, std::memory_order_acq_rel);
+  std::istringstream hosts(address.hosts);
+  std::size_t tried = 0;
+  for (std::string host; tried < kAddresses && hosts >> host; ++tried) {
+    Socket socket = Socket::connecting(host, address.port);
+    if (!socket) {
+      continue;
+    }
+    socket.watch_over(kSilence);
+    lines_.push_back(
+        {std::move(socket), State::connecting, peer, address.secret.answer, by, Hello{address.secret.knock, self_}.encode()});
+  }
+  if (lines_.empty() || lines_.back().peer != peer) {
+    settle({Socket(), State::over, peer, "", by});
+  }
+}
+
+void LifeLines::add_to(std::vector<pollfd>& polled) const {
+  if (listener_) {
+    polled.push_back({listener_.get(), POLLIN, 0});
+  }
+  for (const Line& line : lines_) {
+    const bool writes = line.state == State::connecting || !line.out.empty();
+    polled.push_back({line.socket.get(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
+  }
+}
+
+Deadline LifeLines::next() const {
+  Deadline next = listener_ ? listen_until_ : Deadline();
+  for (const Line& line : lines_) {
+    if (line.state != State::up) {
+      next = std::min(next, line.by);
+    }
+  }
+  return next;
+}
+
+std::vector<Notice> LifeLines::turn() {
+  std::vector<Notice> heard;
+  if (listener_) {
+    accept();
+  }
+  for (Line& line : lines_) {
+    advance(line, heard);
+  }
+  lines_.remove_if([](const Line& line) { return line.state == State::over; });
+  if (listener_ && (incoming_ == 0 || listen_until_.passed())) {
+    listener_ = Socket();
+  }
+  return heard;
+}
+
+void LifeLines::accept() {
+  while (lines_.size() < size_ + kGuests) {
+    Socket socket = listener_.accepted();
+    if (!socket) {
+      return;
+    }
+    socket.watch_over(kSilence);
+    lines_.push_back({std::move(socket), State::awaits_hello, self_, secret_.knock, Deadline::after(kToConnect)});
+  }
+}
+
+void LifeLines::advance(Line& line, std::vector<Notice>& heard) {
+  if (line.state == State::connecting && !is_greeting(line.peer) && connected(line)) {
+    line.out = line.hello;
+    line.state = State::awaits_answer;
+  }
+  if (line.state != State::connecting && line.state != State::over) {
+    flush(line);
+    read(line, heard);
+  }
+  if (line.state != State::up && line.state != State::over && line.by.passed()) {
+    end(line);
+    settle(line);
+  }
+}
+
+// One way to a peer at a time: two may well lead to it, and it takes the end of a line for its own.
+bool LifeLines::is_greeting(std::uint64_t peer) const {
+  return std::any_of(lines_.begin(), lines_.end(),
+                     [&](const Line& line) { return line.peer == peer && line.state == State::awaits_answer; });
+}
+
+bool LifeLines::connected(Line& line) {
+  pollfd query{line.socket.get(), POLLOUT, 0};
+  if (::poll(&query, 1, 0) <= 0) {
+    return false;
+  }
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (::getsockopt(line.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
+    end(line);
+    settle(line);
+    return false;
+  }
+  return true;
+}
+
+void LifeLines::read(Line& line, std::vector<Notice>& heard) {
+  std::array<char, 4096> bytes{};
+  while (line.state != State::over) {
+    const ssize_t count = ::recv(line.socket.get(), bytes.data(), bytes.size(), 0);
+    if (count > 0) {
+      line.in.append(bytes.data(), static_cast<std::size_t>(count));
+      understand(line, heard);
+    } else if (count == 0) {
+      lost(line, line.error, heard);
+    } else if (errno != EINTR) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK) {
+        lost(line, errno, heard);
+      }
+      return;
+    }
+  }
+}
+
+void LifeLines::lost(Line& line, int error, std::vector<Notice>& heard) {
+  const bool was_up = line.state == State::up;
+  end(line);
+  if (was_up) {
+    heard.push_back({line.peer, meaning_of(error)});
+  } else {
+    settle(line);
+  }
+}
+
+void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
+  if (line.state == State::awaits_hello && line.in.size() >= Hello::kBytes) {
+    const std::optional<Hello> hello = Hello::decode(std::string_view(line.in).substr(0, Hello::kBytes));
+    if (!hello || !equal_secrets(hello->knock, line.expected) || hello->from >= size_) {
+      end(line);  // somebody else's program
+      return;
+    }
+    line.in.erase(0, Hello::kBytes);
+    line.peer = hello->from;
+    line.state = State::up;
+    line.out = secret_.answer;
+    incoming_ -= incoming_ != 0 ? 1 : 0;
+    flush(line);
+  }
+  if (line.state == State::awaits_answer && line.in.size() >= Secret::kHalf) {
+    if (!equal_secrets(std::string_view(line.in).substr(0, Secret::kHalf), line.expected)) {
+      end(line);
+      settle(line);
+      return;
+    }
+    line.in.erase(0, Secret::kHalf);
+    line.state = State::up;
+    settle(line);
+  }
+  while (line.state == State::up && line.in.size() >= Notice::kBytes) {
+    const std::optional<Notice> notice = Notice::decode(std::string_view(line.in).substr(0, Notice::kBytes));
+    line.in.erase(0, Notice::kBytes);
+    if (!notice || notice->peer >= size_) {
+      end(line);
+      heard.push_back({line.peer, Ending::unreachable});  // it knows the secret and cannot be understood
+      return;
+    }
+    heard.push_back(*notice);
+    if (notice->peer == line.peer) {
+      end(line);  // nothing more comes
+    }
+  }
+}
+
+// What went wrong is left for read(), which says what it means.
+void LifeLines::flush(Line& line) {
+  while (!line.out.empty()) {
+    const ssize_t count = ::send(line.socket.get(), line.out.data(), line.out.size(), MSG_NOSIGNAL);
+    if (count > 0) {
+      line.out.erase(0, static_cast<std::size_t>(count));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return;
+    } else if (errno != EINTR) {
+      line.error = errno;
+      line.out.clear();
+    }
+  }
+}
+
+void LifeLines::tell(const Notice& notice) {
+  for (Line& line : lines_) {
+    if (line.state == State::up) {
+      line.out += notice.encode();
+      flush(line);
+    }
+  }
+}
+
+// Bytes that were not read would make the kernel reset the connection, and the farewell with it.
+void LifeLines::farewell(Ending how) {
+  tell({self_, how});
+  std::array<char, 4096> rest{};
+  for (const Line& line : lines_) {
+    if (line.state == State::up) {
+      ::shutdown(line.socket.get(), SHUT_WR);
+      while (::recv(line.socket.get(), rest.data(), rest.size(), 0) > 0) {
+      }
+    }
+  }
+}
+
+std::vector<std::uint64_t> LifeLines::failed() const { return failed_; }
+
+// One way to a peer has worked or has not; the last one that has not, or the first that has, decides.
+void LifeLines::settle(const Line& line) {
+  const auto begun = std::find(begun_.begin(), begun_.end(), line.peer);
+  if (line.state != State::up) {
+    const bool another = std::any_of(lines_.begin(), lines_.end(), [&](const Line& other) {
+      return other.peer == line.peer && (other.state == State::connecting || other.state == State::awaits_answer);
+    });
+    if (another || begun == begun_.end()) {
+      return;
+    }
+    failed_.push_back(line.peer);
+  }
+  if (begun == begun_.end()) {
+    return;
+  }
+  begun_.erase(begun);
+  for (Line& other : lines_) {
+    if (other.peer == line.peer && (other.state == State::connecting || other.state == State::awaits_answer)) {
+      end(other);
+    }
+  }
+  unsettled_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void LifeLines::end(Line& line) {
+  line.socket = Socket();
+  line.state = State::over;
+}
+
+}  // namespace torch_ucc

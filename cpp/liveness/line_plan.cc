@@ -1,0 +1,62 @@
+#include "liveness/line_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace torch_ucc {
+
+LinePlan::LinePlan(const std::vector<std::string>& hosts) {
+  std::map<std::string, std::size_t> numbers;
+  for (std::uint64_t position = 0; position < hosts.size(); ++position) {
+    const std::size_t host = numbers.try_emplace(hosts[position], numbers.size()).first->second;
+    if (host == by_host_.size()) {
+      by_host_.emplace_back();
+      names_.push_back(hosts[position]);
+    }
+    places_.push_back({host, by_host_[host].size()});
+    by_host_[host].push_back(position);
+  }
+}
+
+std::vector<std::uint64_t> LinePlan::from(std::uint64_t position) const {
+  if (hosts() < 2) {
+    return {};
+  }
+  const auto [host, index] = places_.at(position);
+  const auto counterpart = [&, index = index](std::size_t other) {
+    const std::vector<std::uint64_t>& ranks = by_host_[other % hosts()];
+    return ranks[index % ranks.size()];
+  };
+  const std::vector<std::uint64_t>& own = by_host_[host];
+  std::vector<std::uint64_t> peers;
+  for (const std::uint64_t peer : {counterpart(host + 1), counterpart(host + far()), own[(index + 1) % own.size()]}) {
+    if (peer != position && std::find(peers.begin(), peers.end(), peer) == peers.end()) {
+      peers.push_back(peer);
+    }
+  }
+  return peers;
+}
+
+std::size_t LinePlan::far() const { return static_cast<std::size_t>(std::ceil(std::sqrt(static_cast<double>(hosts())))); }
+
+std::set<std::string> LinePlan::neighbours(std::uint64_t position) const {
+  const std::size_t host = places_.at(position).host;
+  std::set<std::string> names;
+  for (const std::size_t step : {std::size_t{1}, far(), hosts() - 1, hosts() - far() % hosts()}) {
+    names.insert(names_[(host + step) % hosts()]);
+  }
+  names.erase(names_[host]);
+  return names;
+}
+
+std::size_t LinePlan::count_to(std::uint64_t position) const {
+  std::size_t count = 0;
+  for (std::uint64_t other = 0; other < places_.size(); ++other) {
+    const std::vector<std::uint64_t> peers = from(other);
+    count += static_cast<std::size_t>(std::count(peers.begin(), peers.end(), position));
+  }
+  return count;
+}
+
+}  // namespace torch_ucc

@@ -1,0 +1,104 @@
+#include "liveness/notice.h"
+
+#include <algorithm>
+#include <charconv>
+#include <random>
+#include <system_error>
+
+#include "base/hex.h"
+
+namespace torch_ucc {
+namespace {
+
+constexpr std::string_view kMagic = "tuccline";
+constexpr std::size_t kWord = 8;
+static_assert(kMagic.size() == kWord);
+static_assert(Hello::kBytes == kWord + Secret::kHalf + kWord);
+
+// Little endian, whatever the host.
+std::string put(std::uint64_t value) {
+  std::string bytes;
+  for (std::size_t i = 0; i < kWord; ++i) {
+    bytes += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
+  }
+  return bytes;
+}
+
+std::uint64_t get(std::string_view bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < kWord; ++i) {
+    value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  }
+  return value;
+}
+
+std::string random_bytes(std::size_t count) {
+  std::random_device random;
+  std::string bytes;
+  while (bytes.size() < count) {
+    bytes += put(static_cast<std::uint64_t>(random()) << 32U | random());
+  }
+  bytes.resize(count);
+  return bytes;
+}
+
+}  // namespace
+
+std::string Notice::encode() const { return put(peer) + put(static_cast<std::uint64_t>(how)); }
+
+std::optional<Notice> Notice::decode(std::string_view bytes) {
+  if (bytes.size() != kBytes) {
+    return std::nullopt;
+  }
+  const std::uint64_t how = get(bytes.substr(kWord));
+  if (how < static_cast<std::uint64_t>(Ending::left) || how > static_cast<std::uint64_t>(Ending::unreachable)) {
+    return std::nullopt;
+  }
+  return Notice{get(bytes), static_cast<Ending>(how)};
+}
+
+Secret Secret::random() { return {random_bytes(kHalf), random_bytes(kHalf)}; }
+
+std::string Hello::encode() const { return std::string(kMagic) + knock + put(from); }
+
+std::optional<Hello> Hello::decode(std::string_view bytes) {
+  if (bytes.size() != kBytes || bytes.substr(0, kWord) != kMagic) {
+    return std::nullopt;
+  }
+  return Hello{std::string(bytes.substr(kWord, Secret::kHalf)), get(bytes.substr(kWord + Secret::kHalf))};
+}
+
+std::string LineAddress::encode() const {
+  return to_hex(secret.knock + secret.answer) + " " + std::to_string(port) + " " + hosts;
+}
+
+std::optional<LineAddress> LineAddress::decode(const std::string& text) {
+  const std::size_t secret_end = text.find(' ');
+  const std::size_t port_end = secret_end == std::string::npos ? std::string::npos : text.find(' ', secret_end + 1);
+  if (port_end == std::string::npos) {
+    return std::nullopt;
+  }
+  LineAddress address;
+  const auto secret = from_hex(std::string_view(text).substr(0, secret_end));
+  const char* const port_begin = text.data() + secret_end + 1;
+  const auto [end, error] = std::from_chars(port_begin, text.data() + port_end, address.port);
+  if (!secret || secret->size() != 2 * Secret::kHalf || error != std::errc() || end != text.data() + port_end) {
+    return std::nullopt;
+  }
+  address.secret = {secret->substr(0, Secret::kHalf), secret->substr(Secret::kHalf)};
+  address.hosts = text.substr(port_end + 1);
+  return address;
+}
+
+bool equal_secrets(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) {
+    return false;
+  }
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  }
+  return difference == 0;
+}
+
+}  // namespace torch_ucc

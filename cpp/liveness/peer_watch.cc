@@ -1,0 +1,162 @@
+#include "liveness/peer_watch.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace torch_ucc {
+namespace {
+
+constexpr milliseconds kLookEvery{20};  // where there is no descriptor
+
+int open_process(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+
+// A process that was killed and that its parent has not yet asked about still has its id.
+bool is_gone(int pid) {
+  if (::kill(pid, 0) != 0 && errno == ESRCH) {
+    return true;
+  }
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!std::getline(stat, text)) {
+    return true;
+  }
+  const std::size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < text.size() && (text[name_end + 2] == 'Z' || text[name_end + 2] == 'X');
+}
+
+bool is_readable(int descriptor) {
+  pollfd query{descriptor, POLLIN, 0};
+  return ::poll(&query, 1, 0) > 0;
+}
+
+}  // namespace
+
+PeerWatch::PeerWatch(std::vector<Process> processes, std::unique_ptr<LifeLines> lines, OnEnd on_end)
+    : on_end_(std::move(on_end)), lines_(std::move(lines)) {
+  if (processes.empty() && lines_ == nullptr) {
+    return;
+  }
+  stop_ = ::eventfd(0, EFD_CLOEXEC);
+  if (stop_ < 0) {
+    throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
+  for (Process& process : processes) {
+    const int descriptor = open_process(process.pid);
+    watched_.push_back({std::move(process), descriptor, false});
+  }
+  thread_ = std::thread([this] { watch(); });
+}
+
+PeerWatch::~PeerWatch() { stop(Ending::exited); }
+
+void PeerWatch::stop(Ending farewell) {
+  if (!thread_.joinable()) {
+    return;
+  }
+  farewell_ = farewell;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(stop_, &one, sizeof(one));
+  thread_.join();
+  for (const Watched& each : watched_) {
+    if (each.descriptor >= 0) {
+      ::close(each.descriptor);
+    }
+  }
+  watched_.clear();
+  lines_.reset();
+  ::close(stop_);
+}
+
+void PeerWatch::look_at_processes() {
+  for (Watched& each : watched_) {
+    if (!each.ended) {
+      each.ended = each.descriptor < 0 ? is_gone(each.process.pid) : is_readable(each.descriptor);
+      if (each.ended) {
+        learn({each.process.peer, each.process.how()});
+      }
+    }
+  }
+}
+
+void PeerWatch::learn(const Notice& notice) {
+  if (notice.how == Ending::left || !known_.insert(notice.peer).second) {
+    return;
+  }
+  if (lines_ != nullptr) {
+    lines_->tell(notice);
+  }
+  if (const milliseconds pause = on_end_(notice); pause.count() > 0) {
+    again_.push_back({notice, Deadline::after(pause)});
+  }
+}
+
+void PeerWatch::report_again() {
+  std::vector<Again> due;
+  std::erase_if(again_, [&](const Again& each) {
+    const bool passed = each.at.passed();
+    if (passed) {
+      due.push_back(each);
+    }
+    return passed;
+  });
+  for (const Again& each : due) {
+    if (const milliseconds pause = on_end_(each.notice); pause.count() > 0) {
+      again_.push_back({each.notice, Deadline::after(pause)});
+    }
+  }
+}
+
+Deadline PeerWatch::next() const {
+  Deadline next = lines_ == nullptr ? Deadline() : lines_->next();
+  for (const Again& each : again_) {
+    next = std::min(next, each.at);
+  }
+  const bool looks =
+      std::any_of(watched_.begin(), watched_.end(), [](const Watched& each) { return !each.ended && each.descriptor < 0; });
+  return looks ? std::min(next, Deadline::after(kLookEvery)) : next;
+}
+
+void PeerWatch::watch() {
+  ::pthread_setname_np(::pthread_self(), "ucc-watch");
+  while (true) {
+    look_at_processes();
+    if (lines_ != nullptr) {
+      for (const Notice& notice : lines_->turn()) {
+        learn(notice);
+      }
+    }
+    report_again();
+    std::vector<pollfd> polled{{stop_, POLLIN, 0}};
+    for (const Watched& each : watched_) {
+      if (!each.ended && each.descriptor >= 0) {
+        polled.push_back({each.descriptor, POLLIN, 0});
+      }
+    }
+    if (lines_ != nullptr) {
+      lines_->add_to(polled);
+    }
+    constexpr auto kLongest = std::chrono::hours(1);
+    const auto pause = std::chrono::ceil<milliseconds>(std::min<Clock::duration>(next().left(), kLongest));
+    ::poll(polled.data(), polled.size(), static_cast<int>(pause.count()));
+    if (polled.front().revents != 0) {
+      break;
+    }
+  }
+  if (lines_ != nullptr) {
+    lines_->farewell(farewell_);
+  }
+}
+
+}  // namespace torch_ucc

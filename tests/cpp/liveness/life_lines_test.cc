@@ -1,0 +1,197 @@
+#include "liveness/life_lines.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+
+#include "fakes/limits.h"
+
+namespace torch_ucc {
+namespace {
+
+LineAddress address_of(const LifeLines& lines) {
+  LineAddress address = LineAddress::decode(lines.address()).value();
+  address.hosts = "127.0.0.1";
+  return address;
+}
+
+// Both ends in one thread, turn by turn.
+struct Rig {
+  std::unique_ptr<LifeLines> to = std::make_unique<LifeLines>(1, 8, 1);
+  std::unique_ptr<LifeLines> from = std::make_unique<LifeLines>(0, 8, 0);
+  std::vector<Notice> heard_to;
+  std::vector<Notice> heard_from;
+
+  bool until(const std::function<bool()>& done) {
+    for (const Deadline limit = hard_limit(); !done();) {
+      if (limit.passed()) {
+        return false;
+      }
+      turn(to, heard_to);
+      turn(from, heard_from);
+      ::usleep(200);
+    }
+    return true;
+  }
+
+  void turns(int count) {
+    for (int i = 0; i < count; ++i) {
+      turn(to, heard_to);
+      turn(from, heard_from);
+      ::usleep(200);
+    }
+  }
+
+  void connect() {
+    from->connect(1, address_of(*to));
+    ASSERT_TRUE(until([&] { return from->unsettled() == 0; }));
+    ASSERT_TRUE(from->failed().empty());
+  }
+
+ private:
+  static void turn(const std::unique_ptr<LifeLines>& lines, std::vector<Notice>& heard) {
+    if (lines != nullptr) {
+      for (const Notice& notice : lines->turn()) {
+        heard.push_back(notice);
+      }
+    }
+  }
+};
+
+std::size_t listening(const LifeLines& lines) {
+  std::vector<pollfd> polled;
+  lines.add_to(polled);
+  std::size_t count = 0;
+  for (const pollfd& each : polled) {
+    int value = 0;
+    socklen_t size = sizeof(value);
+    ::getsockopt(each.fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &size);
+    count += value != 0 ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(LifeLines, ListensUntilAllHaveCome) {
+  Rig rig;
+  EXPECT_EQ(listening(*rig.to), 1U);
+  EXPECT_EQ(listening(*rig.from), 0U);  // nobody connects to it
+  rig.connect();
+  rig.turns(2);
+  EXPECT_EQ(listening(*rig.to), 0U);
+}
+
+TEST(LifeLines, CarriesNoticesBothWays) {
+  Rig rig;
+  rig.connect();
+  rig.from->tell({5, Ending::died});
+  rig.to->tell({6, Ending::unreachable});
+  ASSERT_TRUE(rig.until([&] { return rig.heard_to.size() == 1 && rig.heard_from.size() == 1; }));
+  EXPECT_EQ(rig.heard_to[0].peer, 5U);
+  EXPECT_EQ(rig.heard_to[0].how, Ending::died);
+  EXPECT_EQ(rig.heard_from[0].peer, 6U);
+  EXPECT_EQ(rig.heard_from[0].how, Ending::unreachable);
+}
+
+TEST(LifeLines, TellsWhoseLineEnded) {
+  Rig rig;
+  rig.connect();
+  rig.turns(2);
+  rig.from.reset();  // as when its process is killed
+  ASSERT_TRUE(rig.until([&] { return !rig.heard_to.empty(); }));
+  EXPECT_EQ(rig.heard_to[0].peer, 0U);
+  EXPECT_EQ(rig.heard_to[0].how, Ending::died);
+  rig.turns(5);
+  EXPECT_EQ(rig.heard_to.size(), 1U);
+}
+
+TEST(LifeLines, AFarewellIsHeardInsteadOfAnEnd) {
+  Rig rig;
+  rig.connect();
+  rig.to->tell({3, Ending::died});  // not read by the one that goes
+  rig.from->farewell(Ending::left);
+  rig.from.reset();
+  ASSERT_TRUE(rig.until([&] { return !rig.heard_to.empty(); }));
+  EXPECT_EQ(rig.heard_to[0].how, Ending::left);
+  rig.turns(5);
+  EXPECT_EQ(rig.heard_to.size(), 1U);
+}
+
+TEST(LifeLines, AManyNoticesArriveInOrder) {
+  Rig rig;
+  rig.connect();
+  for (std::uint64_t i = 0; i < 5000; ++i) {
+    rig.from->tell({2 + i % 6, Ending::died});
+  }
+  ASSERT_TRUE(rig.until([&] { return rig.heard_to.size() == 5000; }));
+  for (std::uint64_t i = 0; i < 5000; ++i) {
+    ASSERT_EQ(rig.heard_to[i].peer, 2 + i % 6);
+  }
+}
+
+TEST(LifeLines, WithoutTheSecretThereIsNoLine) {
+  Rig rig;
+  LineAddress address = address_of(*rig.to);
+  address.secret.knock[3] = static_cast<char>(address.secret.knock[3] + 1);
+  rig.from->connect(1, address);
+  ASSERT_TRUE(rig.until([&] { return rig.from->unsettled() == 0; }));
+  EXPECT_EQ(rig.from->failed(), (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(listening(*rig.to), 1U);  // still for who knows it
+  EXPECT_TRUE(rig.heard_to.empty());
+}
+
+TEST(LifeLines, AnAnswerWithoutTheSecretIsNoLineEither) {
+  Rig rig;
+  LineAddress address = address_of(*rig.to);
+  address.secret.answer[3] = static_cast<char>(address.secret.answer[3] + 1);
+  rig.from->connect(1, address);
+  ASSERT_TRUE(rig.until([&] { return rig.from->unsettled() == 0; }));
+  EXPECT_EQ(rig.from->failed(), (std::vector<std::uint64_t>{1}));
+}
+
+TEST(LifeLines, StrangersAreTurnedAwayAndDisturbNobody) {
+  Rig rig;
+  const LineAddress address = address_of(*rig.to);
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 200; ++i) {
+    strangers.push_back(Socket::connecting("127.0.0.1", address.port));
+  }
+  rig.turns(5);
+  for (const Socket& stranger : strangers) {
+    constexpr std::string_view kRequest = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    ::send(stranger.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL);
+  }
+  rig.connect();
+  EXPECT_TRUE(rig.heard_to.empty());
+}
+
+TEST(LifeLines, TriesEachAddressAndTakesOne) {
+  Rig rig;
+  LineAddress address = address_of(*rig.to);
+  address.hosts = "0.0.0.x 127.0.0.1 127.0.0.2 127.0.0.3";
+  rig.from->connect(1, address);
+  ASSERT_TRUE(rig.until([&] { return rig.from->unsettled() == 0; }));
+  EXPECT_TRUE(rig.from->failed().empty());
+  rig.turns(20);
+  EXPECT_TRUE(rig.heard_to.empty()) << "a way that was not taken was heard as an end";
+  std::vector<pollfd> polled;
+  rig.from->add_to(polled);
+  EXPECT_EQ(polled.size(), 1U);
+}
+
+TEST(LifeLines, SaysWhoCannotBeReached) {
+  Rig rig;
+  LineAddress address = address_of(*rig.to);
+  rig.to.reset();  // its port is closed
+  rig.from->connect(1, address);
+  ASSERT_TRUE(rig.until([&] { return rig.from->unsettled() == 0; }));
+  address.hosts = "";
+  rig.from->connect(2, address);
+  EXPECT_EQ(rig.from->unsettled(), 0U);
+  EXPECT_EQ(rig.from->failed(), (std::vector<std::uint64_t>{1, 2}));
+}
+
+}  // namespace
+}  // namespace torch_ucc
