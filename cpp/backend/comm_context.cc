@@ -29,6 +29,10 @@ constexpr std::chrono::milliseconds kForOurselves{500};
 // How long the operations in flight may still end after a peer has exited of its own accord: what it sent before is on its way.
 constexpr milliseconds kLeaveGrace{1000};
 
+// How long the end of a peer, of which the transport knows already, may take to be told: by process descriptor or life line
+// that is milliseconds, on a machine where each core is wanted by many more.
+constexpr milliseconds kVerdict{2000};
+
 constexpr std::uint16_t kControlTeam = 1;
 constexpr std::uint16_t kFirstGroup = 2;
 
@@ -184,7 +188,7 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       plan_(neighbourhoods(peers_)),
       oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
       transports_(ucc_, worker_),
-      engine_(transports_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_)),
+      engine_(transports_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_), kVerdict),
       control_scope_(std::make_shared<Scope>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);
   std::vector<std::string> addresses;

@@ -43,6 +43,7 @@ class CheckedOp final : public Op {
   Status start(LoopToken& token) override;
   State poll(LoopToken& token) override;
   Status transport_status() const override { return status_; }
+  Status doubt() const override { return op_ ? op_->doubt() : Status(); }
   Status finish() override { return op_ ? op_->finish() : Status(); }
   Scope& scope() const override { return team_->scope(); }
   microseconds patience() const override { return op_ ? op_->patience() : microseconds(0); }

@@ -18,6 +18,9 @@ constexpr microseconds kGrace{50};
 constexpr microseconds kNap{100};
 constexpr int kNapsBeforeSleep = 20;
 
+// For so long after a peer was gone the transport's errors are put down to that, where they can be anybody's.
+constexpr std::chrono::seconds kAftermath{10};
+
 // Operations that were given up while the network could still touch them. Never freed, on purpose.
 void keep_forever(std::shared_ptr<Op> op) {
   static Mutex mutex;
@@ -52,8 +55,13 @@ class Engine::Turn {
   LoopToken token_;
 };
 
-Engine::Engine(Pollable& transport, ParkPolicy policy, Bell bell)
-    : policy_(policy), bell_(std::move(bell)), transport_(transport), background_([this] { background(); }) {}
+Engine::Engine(Pollable& transport, ParkPolicy policy, Bell bell, milliseconds verdict)
+    : policy_(policy),
+      verdict_(verdict),
+      bell_(std::move(bell)),
+      transport_(transport),
+      last_death_((Clock::now() - std::chrono::hours(1)).time_since_epoch().count()),
+      background_([this] { background(); }) {}
 
 Engine::~Engine() {
   stop_background();
@@ -63,6 +71,7 @@ Engine::~Engine() {
     }
     admit_intake(turn.token());
     abandon_failed(turn.token());
+    judge();
   }
 }
 
@@ -123,7 +132,7 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
     return;
   }
   if (Status started = op->start(token); !started.ok()) {
-    ended_.push_back({op, failure_of(op, started)});
+    suspect(std::move(op), std::move(started), false);
     return;
   }
   if (op->deadline() < earliest_) {
@@ -135,16 +144,70 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   in_flight_.push_back(std::move(op));
 }
 
+// A transport knows of a peer's end by its own connections, and who it was is told a moment later. Until then no error is told
+// that names nobody, and no success that may be none.
+void Engine::suspect(std::shared_ptr<Op> op, Status status, bool ended_well) {
+  baton_.assert_held();
+  if (status.code() == StatusCode::transport && verdict_.count() != 0) {
+    suspects_.push_back({std::move(op), std::move(status), ended_well, Deadline::after(verdict_)});
+  } else {
+    Status failure = failure_of(op, status);
+    ended_.push_back({std::move(op), std::move(failure)});
+  }
+}
+
+void Engine::judge() {
+  baton_.assert_held();
+  if (suspects_.empty() && !unexplained_) {
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  const Clock::time_point last_death{Clock::duration(last_death_.load(std::memory_order_acquire))};
+  const bool explained = now - last_death < kAftermath + verdict_;
+  if (unexplained_ && explain_by_.passed(now)) {
+    if (!explained) {
+      fail(*unexplained_);
+    }
+    unexplained_.reset();
+  }
+  std::erase_if(suspects_, [&](Suspect& each) {
+    baton_.assert_held();
+    if (failure_for(*each.op) != nullptr) {
+      keep_forever(each.op);
+      Status failure = given_up(*each.op);
+      ended_.push_back({std::move(each.op), std::move(failure)});
+      return true;
+    }
+    if (!each.until.passed(now)) {
+      return false;
+    }
+    if (each.ended_well && explained) {  // somebody is gone, but nobody of this group
+      ended_.push_back({std::move(each.op), std::nullopt});
+    } else {
+      Status failure = failure_of(each.op, each.status);
+      ended_.push_back({std::move(each.op), std::move(failure)});
+    }
+    return true;
+  });
+}
+
 void Engine::poll(LoopToken& token, const Op* until, int turns) {
   token.check();
   baton_.assert_held();
   abandon_failed(token);
+  judge();
   bool until_ended = false;
   for (int turn = 0; turn < turns && !in_flight_.empty() && !until_ended; ++turn) {
     if (Status progressed = transport_.progress(token); !progressed.ok()) {
-      fail(std::move(progressed));
-      abandon_failed(token);
-      return;
+      if (verdict_.count() == 0) {
+        fail(std::move(progressed));
+        abandon_failed(token);
+        return;
+      }
+      if (!unexplained_) {
+        unexplained_ = std::move(progressed);
+        explain_by_ = Deadline::after(verdict_);
+      }
     }
     for (std::size_t i = 0; i < in_flight_.size();) {
       const Op::State state = in_flight_[i]->poll(token);
@@ -156,7 +219,13 @@ void Engine::poll(LoopToken& token, const Op* until, int turns) {
         continue;
       }
       until_ended |= in_flight_[i].get() == until;
-      ended_.push_back({std::move(in_flight_[i]), std::nullopt});
+      if (Status status = in_flight_[i]->transport_status(); !status.ok()) {
+        suspect(std::move(in_flight_[i]), std::move(status), false);
+      } else if (Status doubt = in_flight_[i]->doubt(); !doubt.ok()) {
+        suspect(std::move(in_flight_[i]), std::move(doubt), true);
+      } else {
+        ended_.push_back({std::move(in_flight_[i]), std::nullopt});
+      }
       in_flight_[i] = std::move(in_flight_.back());
       in_flight_.pop_back();
     }
@@ -233,7 +302,8 @@ bool Engine::drain(const Scope& scope, Deadline deadline) {
       baton_.assert_held();
       admit_intake(token);
       poll(token, nullptr, parker.polls());
-      busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return &op->scope() == &scope; });
+      busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return &op->scope() == &scope; }) ||
+             std::any_of(suspects_.begin(), suspects_.end(), [&](const auto& each) { return &each.op->scope() == &scope; });
     });
     const Clock::time_point now = Clock::now();
     if (!busy) {
@@ -261,6 +331,9 @@ void Engine::fail(Status reason) {
 }
 
 void Engine::fail(Scope& scope, Status reason) {
+  if (reason.code() == StatusCode::peer_gone) {
+    last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+  }
   if (scope.fail(std::move(reason))) {
     scope_failures_.fetch_add(1, std::memory_order_release);
     bell_.ring();
@@ -279,9 +352,6 @@ Status Engine::failure_of(const std::shared_ptr<Op>& op, const Status& reason) {
 }
 
 Status Engine::result_of(const std::shared_ptr<Op>& op) {
-  if (const Status status = op->transport_status(); !status.ok()) {
-    return failure_of(op, status);
-  }
   if (failure_for(*op) != nullptr) {
     return given_up(*op);
   }

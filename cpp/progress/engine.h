@@ -38,8 +38,9 @@ enum class Follow : unsigned char {
 class Engine {
  public:
   // The engine does not own `transport`, which must outlive it; it touches it only with the baton.
-  // `bell` is what wakes threads that sleep in it.
-  Engine(Pollable& transport, ParkPolicy policy, Bell bell = Bell());
+  // `bell` is what wakes threads that sleep in it. For `verdict` after an error of the transport it may still turn out that a
+  // peer is gone, which then is the reason that is told; with zero an error counts at once.
+  Engine(Pollable& transport, ParkPolicy policy, Bell bell = Bell(), milliseconds verdict = milliseconds(0));
   // Joins the background thread; does not wait for operations: those still in flight are kept for ever.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -103,7 +104,17 @@ class Engine {
     std::optional<Status> status;  // nothing: the transport ended it, finish() is still to come
   };
 
+  // The transport ended it badly, or well in doubt.
+  struct Suspect {
+    std::shared_ptr<Op> op;
+    Status status;
+    bool ended_well;
+    Deadline until;
+  };
+
   // With the baton.
+  void suspect(std::shared_ptr<Op> op, Status status, bool ended_well);
+  void judge();
   void admit(LoopToken& token, std::shared_ptr<Op> op);
   void admit_intake(LoopToken& token);
   void poll(LoopToken& token, const Op* until, int turns);
@@ -130,12 +141,16 @@ class Engine {
   void wake_background_if_needed();
 
   const ParkPolicy policy_;
+  const milliseconds verdict_;
   const Bell bell_;
 
   Mutex baton_;
   Pollable& transport_ TUCC_GUARDED_BY(baton_);
   Ops in_flight_ TUCC_GUARDED_BY(baton_);
   std::vector<Ended> ended_ TUCC_GUARDED_BY(baton_);
+  std::vector<Suspect> suspects_ TUCC_GUARDED_BY(baton_);
+  std::optional<Status> unexplained_ TUCC_GUARDED_BY(baton_);  // what progress() said
+  Deadline explain_by_ TUCC_GUARDED_BY(baton_);
   Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before
 
   // Written with the baton, read by anyone who rests.
@@ -150,6 +165,7 @@ class Engine {
   std::atomic<std::size_t> outstanding_{0};
   std::atomic<int> waiting_{0};  // threads inside wait()
 
+  std::atomic<Clock::rep> last_death_;  // when a scope last failed because a peer was gone
   std::atomic<std::uint64_t> scope_failures_{0};
   std::uint64_t scope_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
   std::atomic<bool> failed_{false};

@@ -32,6 +32,9 @@ class Op {
   virtual State poll(LoopToken& token) = 0;
   virtual Status transport_status() const = 0;
 
+  // Not ok: it ended well, says the transport, but something went wrong meanwhile that may have been its end.
+  virtual Status doubt() const { return {}; }
+
   // Of a receive: the rank that sent what came. Once done.
   virtual int source() const { return -1; }
 

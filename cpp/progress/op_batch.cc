@@ -1,6 +1,7 @@
 #include "progress/op_batch.h"
 
 #include <algorithm>
+#include <exception>
 
 namespace torch_ucc {
 
@@ -39,10 +40,26 @@ void OpBatch::note(const Op& part, const Status& status) {
   }
 }
 
+Status OpBatch::doubt() const {
+  for (const auto& part : parts_) {
+    if (Status doubt = part->doubt(); !doubt.ok()) {
+      return Status(doubt.code(), part->describe() + ": " + doubt.message());
+    }
+  }
+  return {};
+}
+
+// Each is finished, whatever becomes of another: their data has come.
 Status OpBatch::finish() {
   Status first;
   for (const auto& part : parts_) {
-    if (Status finished = part->finish(); first.ok() && !finished.ok()) {
+    Status finished;
+    try {
+      finished = part->finish();
+    } catch (const std::exception& error) {
+      finished = Status(StatusCode::internal, std::string("its result could not be stored: ") + error.what());
+    }
+    if (first.ok() && !finished.ok()) {
       first = Status(finished.code(), part->describe() + ": " + finished.message());
     }
   }

@@ -22,6 +22,7 @@ class OpBatch final : public Op {
 
   Status start(LoopToken& token) override;
   State poll(LoopToken& token) override;
+  Status doubt() const override;
   Status transport_status() const override { return status_; }
   Status finish() override;
   void announce() const override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ucc/error_log.h"
 #include "ucc/status.h"
 
 namespace torch_ucc {
@@ -30,6 +31,7 @@ Status Collective::start(LoopToken& token) {
     return Status(StatusCode::closed, "the group was shut down");
   }
   ticket_ = team_->take_ticket(token);
+  errors_before_ = ErrorLog::count();
   post_pieces(token);
   return status_;
 }
@@ -57,6 +59,7 @@ Status Collective::post_next(LoopToken& token) {
     cut(args.src.info, pieces_, first);
     cut(args.dst.info, pieces_, first);
   }
+  const ErrorLog::Scope listening;
   ucc_coll_req_h request = nullptr;
   if (const ucc_status_t status = ucc_collective_init(&args, &request, team_->handle(token)); status != UCC_OK) {
     Status failure = from_ucc(status, "ucc_collective_init");
@@ -89,9 +92,15 @@ Op::State Collective::poll(LoopToken& token) {
   }
   post_pieces(token);
   if (!status_.ok() || ended_ == total_) {
+    doubtful_ = ErrorLog::count() != errors_before_;
     return State::ended;
   }
   return ended_ + posted_ == before ? State::in_flight : State::advanced;
+}
+
+Status Collective::doubt() const {
+  return doubtful_ ? Status(StatusCode::transport, "UCC says that it ended well, but reported meanwhile: " + ErrorLog::last())
+                   : Status();
 }
 
 // A gigabyte a second, which a slow network does not reach: those who wait then sleep between polls, in short pauses.

@@ -33,6 +33,7 @@ class Collective : public Op {
   Status start(LoopToken& token) final;
   State poll(LoopToken& token) final;
   Status transport_status() const final { return status_; }
+  Status doubt() const final;
   void announce() const final { team_->ring_members(); }
   bool is_announced() const final { return team_->all_members_ring(); }
   microseconds patience() const final;
@@ -50,6 +51,8 @@ class Collective : public Op {
   std::size_t posted_ = 0;
   std::size_t ended_ = 0;
   std::uint64_t ticket_ = 0;
+  std::uint64_t errors_before_ = 0;  // in UCC's log
+  bool doubtful_ = false;
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
   Status status_;
 };

@@ -1,5 +1,6 @@
 #include "ucc/context.h"
 
+#include "ucc/error_log.h"
 #include "ucc/library.h"
 #include "ucc/status.h"
 
@@ -39,8 +40,14 @@ void UccContext::destroy(LoopToken& token) {
 
 Status UccContext::progress(LoopToken& token) {
   token.check();
+  const ErrorLog::Scope listening;
   const ucc_status_t status = ucc_context_progress(handle_);
-  return status >= UCC_OK ? Status() : from_ucc(status, "ucc_context_progress");
+  if (status >= UCC_OK) {
+    return {};
+  }
+  Status failure = from_ucc(status, "ucc_context_progress");
+  ErrorLog::add(failure.message());
+  return failure;
 }
 
 }  // namespace torch_ucc

@@ -1,5 +1,6 @@
 #include "ucc/library.h"
 
+#include "ucc/error_log.h"
 #include "ucc/status.h"
 
 namespace torch_ucc {
@@ -25,6 +26,7 @@ ucc_lib_h initialise() {
   const ucc_status_t status = ucc_init(&params, config, &library);
   ucc_lib_config_release(config);
   throw_if_error(from_ucc(status, "ucc_init"));
+  ErrorLog::listen();
   return library;
 }
 

@@ -22,6 +22,7 @@ class FakeOp : public Op {
     int polls = 1;           // calls of poll() until it ends; kNever: only end() ends it
     Status start{};          // what start() returns
     Status transport{};      // how the transport says it ended
+    Status doubt{};          // what went wrong meanwhile
     int advances = 0;        // every so many polls it says that it advanced; 0: never
     Scope* scope = nullptr;  // null: one of its own
     Deadline deadline{};
@@ -59,6 +60,7 @@ class FakeOp : public Op {
   }
 
   Status transport_status() const override { return plan_.transport; }
+  Status doubt() const override { return plan_.doubt; }
 
   Status finish() override {
     finishes_.fetch_add(1);

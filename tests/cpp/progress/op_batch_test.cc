@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -220,6 +221,24 @@ TEST_F(OpBatchTest, AResultThatCannotBeStoredDoesNotKeepTheOthersFromTheirs) {
     EXPECT_EQ(part->finishes(), 1);
   }
   EXPECT_FALSE(scope_.failed());
+}
+
+TEST_F(OpBatchTest, NorDoesOneThatThrows) {
+  add({.name = "a", .finish = []() -> Status { throw std::runtime_error("no memory"); }});
+  add({.name = "b"});
+  post();
+  ASSERT_TRUE(ends());
+  expect_status(StatusCode::internal, "a: its result could not be stored: no memory");
+  EXPECT_EQ(parts_[1]->finishes(), 1);
+}
+
+TEST_F(OpBatchTest, IsInDoubtWithAnyOfItsParts) {
+  add({.name = "a"});
+  add({.name = "b", .doubt = Status(StatusCode::transport, "the wire is cut")});
+  post();
+  ASSERT_TRUE(ends());
+  expect_status(StatusCode::transport, "batch (2 operations: a, b): b: the wire is cut");
+  EXPECT_EQ(parts_[0]->finishes(), 0);
 }
 
 TEST_F(OpBatchTest, PastItsDeadlineItIsKeptWithAllItsParts) {

@@ -97,6 +97,31 @@ def test_works_in_flight_end_with_an_error_each() -> None:
     assert {kind for kind, _ in found[:3]} == {"DistBackendError"}
 
 
+MORE = {
+    "all_reduce": lambda n: dist.all_reduce(torch.ones(n)),
+    "broadcast": lambda n: dist.broadcast(torch.ones(n), 0),
+    "all_gather_into_tensor": lambda n: dist.all_gather_into_tensor(torch.empty(2 * n), torch.ones(n)),
+}
+
+
+def gets_more(op: str, more: int, less: int) -> tuple[str, str]:
+    """Rank 1 has room for less than rank 0 sends."""
+    found = failure(lambda: MORE[op](less if dist.get_rank() else more))
+    if dist.get_rank() == 1:
+        store().set("test/failed", "1")
+        return found
+    store().wait(["test/failed"], timedelta(seconds=60))
+    return "", ""
+
+
+@pytest.mark.parametrize("op", MORE)
+@pytest.mark.parametrize("more", [100, 5000])
+def test_a_rank_that_gets_more_than_it_has_room_for(op: str, more: int) -> None:
+    """UCC reports success there, and the truth in its log only."""
+    _, (kind, text) = run_ranks(gets_more, 2, op, more, 50, group_timeout=60.0, env=SOON)
+    assert kind == "DistBackendError" and f"{op} seq 1 of group" in text and "truncated" in text, (kind, text)
+
+
 def timeout_of_a_call() -> tuple[str, str]:
     """Shorter than the group's."""
     if dist.get_rank() == 1:

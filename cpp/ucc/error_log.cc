@@ -1,0 +1,80 @@
+#include "ucc/error_log.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <atomic>
+#include <cstdarg>
+#include <cstdio>
+
+#include "base/thread_annotations.h"
+
+namespace torch_ucc {
+namespace {
+
+// As in UCX's log, which UCC's is a copy of.
+enum Answer : int { kStop, kContinue };
+constexpr int kError = 1;  // fatal is 0
+using Handler = Answer (*)(const char* file, unsigned line, const char* function, int level, const void* component,
+                           const char* message, va_list arguments);
+using PushHandler = void (*)(Handler);
+
+std::atomic<std::uint64_t> errors{0};
+thread_local int depth = 0;
+
+struct Last {
+  Mutex mutex;  // several engines may drive at once
+  std::string text TUCC_GUARDED_BY(mutex);
+};
+Last& last_error() {
+  static auto* instance = new Last();  // may be written to while the process ends
+  return *instance;
+}
+
+// Called by UCC, from C.
+Answer hear(const char* /*file*/, unsigned /*line*/, const char* /*function*/, int level, const void* /*component*/,
+            const char* message, va_list arguments) {
+  if (level > kError || depth == 0) {
+    return kContinue;
+  }
+  std::array<char, 512> text{};
+  va_list copy;
+  va_copy(copy, arguments);
+  std::vsnprintf(text.data(), text.size(), message, copy);
+  va_end(copy);
+  ErrorLog::add(text.data());
+  return level == kError ? kStop : kContinue;
+}
+
+}  // namespace
+
+void ErrorLog::listen() {
+  static const bool listening = [] {
+    const auto push = reinterpret_cast<PushHandler>(::dlsym(RTLD_DEFAULT, "ucc_log_push_handler"));
+    if (push != nullptr) {
+      push(hear);
+    }
+    return push != nullptr;
+  }();
+  (void)listening;
+}
+
+std::uint64_t ErrorLog::count() { return errors.load(std::memory_order_acquire); }
+
+std::string ErrorLog::last() {
+  const MutexLock lock(last_error().mutex);
+  return last_error().text;
+}
+
+void ErrorLog::add(const std::string& text) {
+  {
+    const MutexLock lock(last_error().mutex);
+    last_error().text = text;
+  }
+  errors.fetch_add(1, std::memory_order_release);
+}
+
+ErrorLog::Scope::Scope() { ++depth; }
+ErrorLog::Scope::~Scope() { --depth; }
+
+}  // namespace torch_ucc

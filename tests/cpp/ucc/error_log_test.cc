@@ -1,0 +1,43 @@
+#include "ucc/error_log.h"
+
+#include <gtest/gtest.h>
+#include <ucc/api/ucc.h>
+
+namespace torch_ucc {
+namespace {
+
+// Makes UCC log an error.
+void provoke() {
+  ucc_lib_config_h config = nullptr;
+  EXPECT_NE(ucc_lib_config_read(nullptr, "a file, which it does not read", &config), UCC_OK);
+}
+
+TEST(ErrorLog, HearsWhatIsLoggedInItsScopeOnly) {
+  const std::uint64_t before = ErrorLog::count();
+  provoke();
+  ErrorLog::listen();
+  ErrorLog::listen();  // once is enough
+  provoke();
+  EXPECT_EQ(ErrorLog::count(), before);
+  {
+    const ErrorLog::Scope outer;
+    const ErrorLog::Scope listening;
+    testing::internal::CaptureStdout();
+    provoke();
+    EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  }
+  EXPECT_EQ(ErrorLog::count(), before + 1);
+  EXPECT_NE(ErrorLog::last().find("file"), std::string::npos) << ErrorLog::last();
+  provoke();
+  EXPECT_EQ(ErrorLog::count(), before + 1);
+}
+
+TEST(ErrorLog, TakesWhatIsAdded) {
+  const std::uint64_t before = ErrorLog::count();
+  ErrorLog::add("the wire is cut");
+  EXPECT_EQ(ErrorLog::count(), before + 1);
+  EXPECT_EQ(ErrorLog::last(), "the wire is cut");
+}
+
+}  // namespace
+}  // namespace torch_ucc
