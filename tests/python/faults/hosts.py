@@ -1,0 +1,277 @@
+"""Several hosts on this machine, joined by nothing but a network, for tests of what happens between hosts.
+
+    with hosts(2) as pair:
+        assert pair.run(total, per_host=2) == [6.0] * 4
+
+A host is a set of namespaces: it has a network address, host name, boot id, process ids, System V IPC and
+/dev/shm of its own. Only files are shared. Its cable ends in a switch, a bridge in a network namespace of its
+own, with the address at which the store is served. The machine's own network is not touched.
+
+Nothing outlives the caller, however it ended: a host is held by a process that ends when the caller's end of
+a pipe is closed, its other processes end with that one, and the kernel removes what is left of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from torch._C._distributed_c10d import TCPStore
+from torch_ucc import _stacks, testing
+
+_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # ip(8) is not on everybody's
+_ENV = {**os.environ, "PATH": _PATH}
+_NETWORK = "10.77.0"
+_SWITCH = f"{_NETWORK}.254"
+_HOST = ("--net", "--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+_MAKE_HOST = """
+mount -t tmpfs tmpfs /dev/shm
+mkdir /dev/shm/own
+cat /proc/sys/kernel/random/uuid >/dev/shm/own/boot_id
+mount --bind /dev/shm/own/boot_id /proc/sys/kernel/random/boot_id
+echo "$2" >/dev/shm/own/hosts
+mount --bind /dev/shm/own/hosts /etc/hosts
+rm -r /dev/shm/own
+echo "$1" >/proc/sys/kernel/hostname
+"""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def why_not() -> str | None:
+    """What this machine lacks for hosts, if anything."""
+    missing = [name for name in ("ip", "unshare", "nsenter", "mount") if not shutil.which(name, path=_PATH)]
+    if missing:
+        return f"hosts need {', '.join(missing)}"
+    probe = ["unshare", *_HOST, "ip", "link", "add", "name", "probe", "type", "bridge"]
+    tried = subprocess.run(probe, env=_ENV, stderr=subprocess.PIPE, text=True)
+    return f"hosts are not allowed here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+@contextlib.contextmanager
+def hosts(count: int) -> Iterator[Hosts]:
+    """`count` hosts, named host0 and so on, joined by a switch. They know each other by name."""
+    addresses = {f"host{i}": f"{_NETWORK}.{i + 1}" for i in range(count)}
+    names = "".join(
+        f"{address} {name}\n"
+        for name, address in {"localhost": "127.0.0.1", "switch": _SWITCH, **addresses}.items()
+    )
+    with contextlib.ExitStack() as stack:
+        switch = stack.enter_context(_Namespaces("", "--net"))
+        switch.ip(
+            # An address of its own: otherwise it would take one of its ports', and change when they change.
+            "link add name switch address 02:00:00:00:00:01 type bridge",
+            f"addr add {_SWITCH}/24 dev switch",
+            "link set dev switch up",
+            "link set dev lo up",
+        )
+        made = []
+        for name, address in addresses.items():
+            host = stack.enter_context(_Namespaces(_MAKE_HOST, *_HOST, arguments=(name, names)))
+            switch.ip(
+                f"link add name {name} master switch type veth peer name eth0 netns {host.pid}",
+                f"link set dev {name} up",
+            )
+            host.ip(f"addr add {address}/24 dev eth0", "link set dev eth0 up", "link set dev lo up")
+            made.append(host)
+        yield Hosts(switch, made)
+
+
+class Hosts:
+    """What `hosts` makes."""
+
+    def __init__(self, switch: _Namespaces, made: Sequence[_Namespaces]) -> None:
+        self._switch = switch
+        self._hosts = made
+
+    def cut(self, i: int) -> None:
+        """Whatever host i and the others send each other is lost, without an answer; its link stays up."""
+        self._switch.ip(f"link set dev host{i} nomaster")
+
+    def heal(self, i: int) -> None:
+        """Undo `cut`."""
+        self._switch.ip(f"link set dev host{i} master switch")
+
+    def vanish(self, i: int) -> None:
+        """Host i is gone for good, without a word: cut first, then everything that runs on it is killed."""
+        self.cut(i)
+        self._hosts[i].kill()
+
+    def run(self, fn: Callable[..., Any], *args: Any, **how: Any) -> list[Any]:
+        """Call `fn(*args)` on the ranks and return their values by rank; `how` is what `started` takes."""
+        with self.started(fn, *args, **how) as ranks:
+            return ranks.values()
+
+    @contextlib.contextmanager
+    def started(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        per_host: int | Sequence[int] = 1,
+        backend: str = "ucc",
+        timeout: float = 60.0,
+        init: bool = True,
+        group_timeout: float | None = None,
+        env: Mapping[str, str] | None = None,
+        grace: float = 5.0,
+    ) -> Iterator[Ranks]:
+        """As `torch_ucc.testing.run_ranks`, but on these hosts, and in the background of the `with` block.
+
+        The first `per_host` ranks are on host 0, and so on. `timeout` counts from the call of `Ranks.values`.
+        Ranks that still run when the block ends are killed.
+        """
+        counts = [per_host] * len(self._hosts) if isinstance(per_host, int) else per_host
+        places = [(i, local) for i, count in enumerate(counts) for local in range(count)]
+        with self._switch.network_entered():
+            store = TCPStore(_SWITCH, 0, is_master=True, wait_for_workers=False)
+        common = {
+            **os.environ,
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "1",
+            "WORLD_SIZE": str(len(places)),
+            "MASTER_ADDR": _SWITCH,
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            **(env or {}),
+        }
+        call = pickle.dumps((fn, args))
+        context = testing._context()
+        with tempfile.TemporaryDirectory(prefix="hosts-") as name:
+            folder = Path(name)
+            ranks: list[_Rank] = []
+            try:
+                for rank, (i, local) in enumerate(places):
+                    own = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(counts[i])}
+                    job = testing._Job(
+                        call, {**common, **own}, backend, init, group_timeout or timeout, folder
+                    )
+                    process = context.Process(target=_rank_main, args=(self._hosts[i].pid, job, rank))
+                    process.start()
+                    ranks.append(_Rank(rank, process, folder))
+                yield Ranks(ranks, store, timeout, grace)
+            finally:
+                testing._kill_all(ranks)
+                for each in ranks:
+                    testing._forward(each)
+
+
+class Ranks:
+    """Ranks that run, or did. `store` is the one that they are clients of."""
+
+    def __init__(self, ranks: Sequence[_Rank], store: TCPStore, timeout: float, grace: float) -> None:
+        self.store = store
+        self._ranks = ranks
+        self._timeout = timeout
+        self._grace = grace
+
+    def pid(self, rank: int) -> int:
+        """Its process id on this machine; it knows another on its host."""
+        return self._ranks[rank].pid
+
+    def kill(self, rank: int, which: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.pid(rank), which)
+
+    def values(self) -> list[Any]:
+        """Wait for all to end and return their values by rank. Raises `torch_ucc.testing.RankError`."""
+        unended, why = testing._wait(self._ranks, self._timeout, self._grace)
+        if unended:
+            testing._print_stacks(unended, why)
+        return testing._values(self._ranks, unended, why)
+
+
+@dataclass(frozen=True)
+class _Rank(testing._Rank):
+    """Its process, a child of ours, waits on this machine for the rank, its only child."""
+
+    @property
+    def pid(self) -> int:
+        waiting = super().pid
+        return next(iter(_stacks.descendants(waiting)), waiting)
+
+
+def _rank_main(host: int, job: testing._Job, rank: int) -> None:
+    """Start the rank on the host and end as it ends: a process cannot move to other process ids itself."""
+    _libc.prctl(testing._PR_SET_PDEATHSIG, signal.SIGKILL)
+    here = Path.cwd()
+    _enter(host, "net", "ipc", "uts", "pid_for_children", "mnt")
+    os.chdir(here)
+    gc.freeze()  # a rank that collects what the server has imported copies all of it, which takes a second
+    child = os.fork()
+    if child == 0:
+        testing._rank_main(job, rank)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _enter(pid: int, *kinds: str) -> None:
+    """Move this thread, or what it will fork, into namespaces of the process."""
+    with contextlib.ExitStack() as stack:
+        for file in [stack.enter_context(Path(f"/proc/{pid}/ns/{kind}").open()) for kind in kinds]:
+            _setns(file)
+
+
+def _setns(file: TextIO) -> None:
+    if _libc.setns(file.fileno(), 0):
+        raise OSError(ctypes.get_errno(), f"setns to {file.name}")
+
+
+class _Namespaces:
+    """Namespaces that unshare(1) makes with `options` and `script` completes, for the life of the context."""
+
+    def __init__(self, script: str, *options: str, arguments: Sequence[str] = ()) -> None:
+        whole = f"{script}\necho made\nexec cat >/dev/null"
+        self._process = subprocess.Popen(
+            ["unshare", *options, "sh", "-ec", whole, "sh", *arguments],
+            env=_ENV,
+            stdin=subprocess.PIPE,  # ends when we do, and so does cat
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> _Namespaces:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "made\n":
+            self.kill()
+            raise RuntimeError("a host could not be made; stderr says why")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """A process whose namespaces, and those of its children, these are."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End every process here; the kernel then removes the namespaces."""
+        self._process.kill()
+        self._process.communicate()
+
+    def ip(self, *commands: str) -> None:
+        """Run commands of ip(8) on the network here."""
+        batch = ["nsenter", f"--net=/proc/{self.pid}/ns/net", "ip", "-batch", "-"]
+        subprocess.run(batch, env=_ENV, input="\n".join(commands), text=True, check=True)
+
+    @contextlib.contextmanager
+    def network_entered(self) -> Iterator[None]:
+        """Sockets that this thread makes are on the network here."""
+        with Path("/proc/thread-self/ns/net").open() as home:
+            _enter(self.pid, "net")
+            try:
+                yield
+            finally:
+                _setns(home)
