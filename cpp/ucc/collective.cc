@@ -99,7 +99,8 @@ Op::State Collective::poll(LoopToken& token) {
 }
 
 Status Collective::doubt() const {
-  return doubtful_ ? Status(StatusCode::transport, "UCC says that it ended well, but reported meanwhile: " + ErrorLog::last())
+  return doubtful_ ? Status(StatusCode::transport,
+                            "UCC says that it ended well, but reported meanwhile: " + ErrorLog::first_since(errors_before_))
                    : Status();
 }
 

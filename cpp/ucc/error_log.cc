@@ -22,12 +22,13 @@ using PushHandler = void (*)(Handler);
 std::atomic<std::uint64_t> errors{0};
 thread_local int depth = 0;
 
-struct Last {
+// The latest, each at its number modulo their count.
+struct Texts {
   Mutex mutex;  // several engines may drive at once
-  std::string text TUCC_GUARDED_BY(mutex);
+  std::array<std::string, 32> latest TUCC_GUARDED_BY(mutex);
 };
-Last& last_error() {
-  static auto* instance = new Last();  // may be written to while the process ends
+Texts& texts() {
+  static auto* instance = new Texts();  // may be written to while the process ends
   return *instance;
 }
 
@@ -61,16 +62,17 @@ void ErrorLog::listen() {
 
 std::uint64_t ErrorLog::count() { return errors.load(std::memory_order_acquire); }
 
-std::string ErrorLog::last() {
-  const MutexLock lock(last_error().mutex);
-  return last_error().text;
+std::string ErrorLog::first_since(std::uint64_t before) {
+  const MutexLock lock(texts().mutex);
+  const std::uint64_t now = count();
+  const std::size_t kept = texts().latest.size();
+  const std::uint64_t first = now - before > kept ? now - kept : before;
+  return first < now ? texts().latest[first % kept] : "";
 }
 
 void ErrorLog::add(const std::string& text) {
-  {
-    const MutexLock lock(last_error().mutex);
-    last_error().text = text;
-  }
+  const MutexLock lock(texts().mutex);
+  texts().latest[count() % texts().latest.size()] = text;
   errors.fetch_add(1, std::memory_order_release);
 }
 

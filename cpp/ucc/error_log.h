@@ -18,8 +18,8 @@ class ErrorLog {
 
   // How many errors were logged within a Scope so far; any thread.
   static std::uint64_t count();
-  // The last of them.
-  static std::string last();
+  // The first after the first `before` of them, which is nearest to the cause.
+  static std::string first_since(std::uint64_t before);
 
   // While it lives, what this thread makes UCC log as an error is counted and not printed: it is in the message of what fails.
   class Scope {

@@ -27,7 +27,7 @@ TEST(ErrorLog, HearsWhatIsLoggedInItsScopeOnly) {
     EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
   }
   EXPECT_EQ(ErrorLog::count(), before + 1);
-  EXPECT_NE(ErrorLog::last().find("file"), std::string::npos) << ErrorLog::last();
+  EXPECT_NE(ErrorLog::first_since(before).find("file"), std::string::npos) << ErrorLog::first_since(before);
   provoke();
   EXPECT_EQ(ErrorLog::count(), before + 1);
 }
@@ -36,7 +36,15 @@ TEST(ErrorLog, TakesWhatIsAdded) {
   const std::uint64_t before = ErrorLog::count();
   ErrorLog::add("the wire is cut");
   EXPECT_EQ(ErrorLog::count(), before + 1);
-  EXPECT_EQ(ErrorLog::last(), "the wire is cut");
+  EXPECT_EQ(ErrorLog::first_since(before), "the wire is cut");
+  ErrorLog::add("and so all else");
+  EXPECT_EQ(ErrorLog::first_since(before), "the wire is cut");
+  EXPECT_EQ(ErrorLog::first_since(before + 1), "and so all else");
+  EXPECT_EQ(ErrorLog::first_since(before + 2), "");
+  for (int i = 0; i < 100; ++i) {
+    ErrorLog::add(std::to_string(i));
+  }
+  EXPECT_EQ(ErrorLog::first_since(before), "68");  // of those that are kept
 }
 
 }  // namespace
