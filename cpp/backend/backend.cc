@@ -367,21 +367,43 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
 
 c10::intrusive_ptr<c10d::Backend> UccBackend::split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                                     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
-  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
-  if (mine == ranks.end()) {
-    return nullptr;
-  }
-  const milliseconds timeout = opts ? opts->timeout : milliseconds(timeout_ms_.load());
-  GroupSpec part{std::make_shared<C10dStore>(store),
-                 opts ? opts->group_name : info_->name + ":split",
-                 {},
-                 static_cast<int>(mine - ranks.begin()),
-                 timeout};
   for (const int rank : ranks) {
     if (rank < 0 || rank >= size_) {
       throw_for_user(
           Status(StatusCode::invalid, "split: rank " + std::to_string(rank) + " is not a rank of group '" + info_->name + "'"));
     }
+  }
+  return part(std::make_shared<C10dStore>(store), opts ? opts->group_name : info_->name + ":split", ranks,
+              opts ? opts->timeout : milliseconds(timeout_ms_.load()));
+}
+
+c10::intrusive_ptr<c10d::Backend> UccBackend::shrink(const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
+                                                     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  if (shrink_flags != 0) {
+    context_->engine().fail(membership_.team->scope(),
+                            Status(StatusCode::closed, "group '" + info_->name + "' was shrunk while it was in flight"));
+  }
+  std::string name = info_->name + ":without";
+  for (const std::int64_t rank : ranks_to_exclude) {
+    name += " " + std::to_string(rank);
+  }
+  std::vector<int> rest;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), rank) == ranks_to_exclude.end()) {
+      rest.push_back(rank);
+    }
+  }
+  return part(spec_.store, name, rest, opts ? opts->timeout : milliseconds(timeout_ms_.load()));
+}
+
+c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> store, const std::string& name,
+                                                   const std::vector<int>& ranks, milliseconds timeout) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (mine == ranks.end()) {
+    return nullptr;
+  }
+  GroupSpec part{std::move(store), name, {}, static_cast<int>(mine - ranks.begin()), timeout};
+  for (const int rank : ranks) {
     part.global_ranks.push_back(spec_.global_ranks[static_cast<std::size_t>(rank)]);
   }
   return for_user([&] { return c10::make_intrusive<UccBackend>(part, context_->settings()); });

@@ -68,6 +68,12 @@ class UccBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
+  // A new group of all our ranks but some, which take no part and may be gone. With a flag what is in flight here is given up
+  // first.
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
+                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+
   const std::string getBackendName() const override { return "ucc"; }  // NOLINT(readability-const-return-type): c10d's signature
   // A copy: torch changes what it gets here to the options of a group that it splits off.
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
@@ -103,6 +109,9 @@ class UccBackend final : public c10d::Backend {
   WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, std::chrono::milliseconds timeout, bool async_op);
   Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);
+  // Null where this rank is not among `ranks`, which are ranks of this group.
+  c10::intrusive_ptr<c10d::Backend> part(std::shared_ptr<KvStore> store, const std::string& name, const std::vector<int>& ranks,
+                                         std::chrono::milliseconds timeout);
 
   const GroupSpec spec_;
   const std::shared_ptr<const GroupInfo> info_;

@@ -8,10 +8,12 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/scarcity.h"
 #include "bootstrap/exchange.h"
 #include "ops/operations.h"
 #include "ucc/coll_args.h"
@@ -106,6 +108,7 @@ std::map<std::uint64_t, Bell> find_bells(const std::vector<PeerRecord>& peers, i
 
 std::vector<std::string> neighbourhoods(const std::vector<PeerRecord>& peers) {
   std::vector<std::string> names;
+  names.reserve(peers.size());
   for (const PeerRecord& peer : peers) {
     names.push_back(peer.neighbourhood());
   }
@@ -125,6 +128,25 @@ const char* what_happened(Ending how) {
       return " cannot be reached: nothing was heard from its host for 4 s, which has failed or lost its network";
   }
   return " was lost";
+}
+
+// The libraries say that they failed, and seldom what there was too little of.
+template <typename Make>
+auto explaining_scarcity(const std::string& what, Make&& make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const StatusError& error) {
+    if (error.status().code() == StatusCode::transport) {
+      if (const std::string scarce = scarcity(); !scarce.empty()) {
+        throw StatusError(Status(StatusCode::transport, error.status().message() + "." + scarce));
+      }
+    }
+    throw;
+  } catch (const std::system_error& error) {
+    throw StatusError(Status(StatusCode::transport, what + error.what() + "." + scarcity()));
+  } catch (const std::bad_alloc&) {
+    throw StatusError(Status(StatusCode::transport, what + "out of memory." + scarcity()));
+  }
 }
 
 ParkPolicy park_policy(const Settings& settings, int ranks_on_host) {
@@ -171,7 +193,8 @@ std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, cons
       return context;
     }
   }
-  auto context = std::make_shared<CommContext>(group, settings);
+  auto context = explaining_scarcity("group '" + group.name + "' cannot be created: ",
+                                     [&] { return std::make_shared<CommContext>(group, settings); });
   const MutexLock lock(contexts.mutex);
   contexts.open.push_back(context);
   return context;
@@ -395,6 +418,7 @@ bool CommContext::serves(const std::vector<std::int64_t>& global_ranks) const {
 
 std::vector<std::uint64_t> CommContext::positions(const std::vector<std::int64_t>& global_ranks) const {
   std::vector<std::uint64_t> found;
+  found.reserve(global_ranks.size());
   for (const std::int64_t rank : global_ranks) {
     found.push_back(
         static_cast<std::uint64_t>(std::find(global_ranks_.begin(), global_ranks_.end(), rank) - global_ranks_.begin()));
@@ -458,6 +482,7 @@ Membership CommContext::join(const GroupSpec& group) {
   const std::uint16_t id = agree_on_id(group);
   std::vector<std::uint64_t> members = positions(group.global_ranks);
   std::vector<ChannelMember> channel_members;
+  channel_members.reserve(members.size());
   for (const std::uint64_t member : members) {
     channel_members.push_back({member, bell_of(member)});
   }
@@ -475,9 +500,11 @@ Membership CommContext::join(const GroupSpec& group) {
   {
     const MutexLock lock(creation_mutex_);
     if (const Status created = engine_.run(create); !created.ok()) {
-      const MutexLock members_lock(mutex_);
-      members_.erase(scope.get());
-      throw StatusError(created);
+      {
+        const MutexLock members_lock(mutex_);
+        members_.erase(scope.get());
+      }
+      explaining_scarcity("", [&] { throw_if_error(created); });
     }
   }
   const MutexLock lock(mutex_);

@@ -3,6 +3,7 @@
 
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/interrupt.h"
 #include "store/c10d_store.h"
 #include "ucc/library.h"
 #include "ucx/probe.h"
@@ -25,6 +27,18 @@ namespace {
 
 using Values = std::vector<std::pair<std::string, std::string>>;
 using std::chrono::milliseconds;
+
+// Python sees signals in its main thread only, and raises there what its handlers raise, KeyboardInterrupt mostly.
+void raise_python_signals() {
+  thread_local const bool main = ::getpid() == ::gettid();
+  if (!main || Py_IsInitialized() == 0) {
+    return;
+  }
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) {
+    throw py::error_already_set();
+  }
+}
 
 c10::intrusive_ptr<UccBackend> create_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                               milliseconds timeout, std::string group_id, std::vector<std::int64_t> global_ranks,
@@ -92,6 +106,7 @@ void bind_probe(py::module_& module) {
 
 PYBIND11_MODULE(_core, module) {
   py::module_::import("torch._C._distributed_c10d");  // the base classes
+  torch_ucc::interrupt_check.store(torch_ucc::raise_python_signals);
   torch_ucc::bind_settings(module);
   torch_ucc::bind_backend(module);
   torch_ucc::bind_probe(module);

@@ -378,11 +378,27 @@ bool Engine::complete(Op& op, Status status) {
   return true;
 }
 
-bool Engine::wait(Op& op, Deadline deadline) {
+// One more thread that waits, for as long as it does, however that ends.
+class Engine::Waiting {
+ public:
+  explicit Waiting(Engine& engine) : engine_(engine) { engine_.waiting_.fetch_add(1, std::memory_order_seq_cst); }
+  ~Waiting() {
+    engine_.waiting_.fetch_sub(1, std::memory_order_seq_cst);
+    engine_.wake_background_if_needed();
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
+bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
   if (op.completion().done()) {
     return true;
   }
-  waiting_.fetch_add(1, std::memory_order_seq_cst);
+  const Waiting waiting(*this);
+  Deadline ask = interrupt != nullptr ? Deadline::after(kInterruptEvery) : Deadline();
   Parker parker(policy_, Clock::now());
   parker.set_patience(op.patience());
   while (true) {
@@ -393,10 +409,12 @@ bool Engine::wait(Op& op, Deadline deadline) {
     if (settled(op) || deadline.passed(now)) {
       break;
     }
-    rest(parker, now, &op, std::min(deadline, op.deadline()));
+    if (ask.passed(now)) {
+      interrupt();
+      ask = Deadline::after(kInterruptEvery);
+    }
+    rest(parker, now, &op, std::min({deadline, op.deadline(), ask}));
   }
-  waiting_.fetch_sub(1, std::memory_order_seq_cst);
-  wake_background_if_needed();
   return op.completion().done();
 }
 

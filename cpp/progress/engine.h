@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/interrupt.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
 #include "progress/bell.h"
@@ -51,8 +52,9 @@ class Engine {
   void post(std::shared_ptr<Op> op, Follow follow);
 
   // Makes progress until `op` is done or the deadline passed; true if done. The deadline of the wait is not that of the
-  // operation: an operation that is not done may be waited for again.
-  bool wait(Op& op, Deadline deadline);
+  // operation: an operation that is not done may be waited for again. `interrupt` may be null; else it is called now and then,
+  // and what it throws leaves the wait.
+  bool wait(Op& op, Deadline deadline, InterruptCheck interrupt = nullptr);
 
   // Non-blocking: true if `op` is done, which it is as soon as the engine or its scope has failed.
   bool settled(Op& op);
@@ -96,6 +98,7 @@ class Engine {
 
  private:
   class Turn;  // holds the baton for a scope
+  class Waiting;
   using Ops = std::vector<std::shared_ptr<Op>>;
 
   // On its way from the holder of the baton to its completion, which runs when the baton was given back.

@@ -53,7 +53,7 @@ bool UccWork::wait(std::chrono::milliseconds timeout) {
                                                    ", which has not begun: leave the coalescing manager (end_coalescing) first"));
   }
   const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout);
-  if (!home_->engine.wait(*op_, deadline)) {
+  if (!home_->engine.wait(*op_, deadline, check_interrupt)) {
     throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " +
                                                    op_->describe() + "; the operation goes on and can be waited for again"));
   }

@@ -59,13 +59,13 @@ OPS: dict[str, Callable[[int], object]] = {
 }
 
 
-def _note(folder: str, found: object) -> None:
+def note(folder: str, found: object) -> None:
     path = Path(folder, str(dist.get_rank()))
     path.with_suffix(".part").write_text(json.dumps(found))
     path.with_suffix(".part").rename(path)
 
 
-def _failure(call: Callable[[], object]) -> tuple[str, str, float]:
+def failure(call: Callable[[], object]) -> tuple[str, str, float]:
     try:
         call()
     except Exception as error:
@@ -79,11 +79,11 @@ def last_rank_dies(folder: str, how: str, op: str, numel: int) -> None:
         time.sleep(
             0.1
         )  # so that the others are in their call, mostly; if they are not, the outcome is the same
-        _note(folder, time.monotonic())
+        note(folder, time.monotonic())
         DEATHS[how]()
-    first = _failure(lambda: OPS[op](numel))
-    again = _failure(lambda: dist.all_reduce(torch.ones(2)))
-    _note(folder, [first, again])
+    first = failure(lambda: OPS[op](numel))
+    again = failure(lambda: dist.all_reduce(torch.ones(2)))
+    note(folder, [first, again])
 
 
 def found_after_death(
@@ -135,12 +135,12 @@ def others_go_on(folder: str) -> None:
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    lost = _failure(dist.barrier)
+    lost = failure(dist.barrier)
     tensor = torch.ones(3)
     dist.all_reduce(tensor, group=pair)
     backend = pair._get_backend(torch.device("cpu"))
     world = dist.group.WORLD._get_backend(torch.device("cpu"))
-    _note(folder, [lost[0], tensor.tolist(), str(backend.get_error()), str(world.get_error())])
+    note(folder, [lost[0], tensor.tolist(), str(backend.get_error()), str(world.get_error())])
     dist.destroy_process_group()
 
 
@@ -173,10 +173,10 @@ def survivors_go_on(folder: str) -> None:
         assert tensor.tolist() == [size * (size - 1) / 2] * 5
         seconds.append(time.monotonic() - began)
         if rank == size - 1 and size > 2:
-            _note(folder, "killed")
+            note(folder, "killed")
             os.kill(os.getpid(), signal.SIGKILL)
         if size > 2:
-            assert _failure(dist.barrier)[0] == "DistBackendError"
+            assert failure(dist.barrier)[0] == "DistBackendError"
         began = time.monotonic()
         dist.destroy_process_group()
         seconds.append(time.monotonic() - began)
@@ -194,7 +194,7 @@ def test_survivors_form_a_smaller_world(tmp_path: Path) -> None:
 def stopped(folder: str, woken: bool) -> None:
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == 1:
-        _note(folder, os.getpid())
+        note(folder, os.getpid())
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
         while not Path(folder, "1").exists():
@@ -203,8 +203,8 @@ def stopped(folder: str, woken: bool) -> None:
             time.sleep(0.3)
             os.kill(json.loads(Path(folder, "1").read_text()), signal.SIGCONT)
     tensor = torch.ones(2)
-    kind, text, _ = _failure(lambda: dist.all_reduce(tensor))
-    _note(folder, [kind, text, tensor.tolist()])
+    kind, text, _ = failure(lambda: dist.all_reduce(tensor))
+    note(folder, [kind, text, tensor.tolist()])
 
 
 def test_a_stopped_rank_is_not_dead_but_silent(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from hosts import Hosts, hosts
-from test_deaths import DEATHS, LATE, OPS, _failure, _note, others_go_on, survivors_go_on
+from test_deaths import DEATHS, LATE, OPS, failure, note, others_go_on, survivors_go_on
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch_ucc.testing import RankError
 
@@ -71,13 +71,13 @@ def last_rank_dies(folder: str, case: Case) -> None:
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == len(case.survivors):
         time.sleep(case.pause)
-        _note(folder, time.monotonic())
+        note(folder, time.monotonic())
         DEATHS[case.how]()
-    first = _failure(lambda: OPS[case.op](case.numel))
-    again = _failure(lambda: dist.all_reduce(torch.ones(2)))
+    first = failure(lambda: OPS[case.op](case.numel))
+    again = failure(lambda: dist.all_reduce(torch.ones(2)))
     tensor = torch.ones(3)
-    other = _failure(lambda: dist.all_reduce(tensor, group=rest))
-    _note(folder, [first, again, other, tensor.tolist()])
+    other = failure(lambda: dist.all_reduce(tensor, group=rest))
+    note(folder, [first, again, other, tensor.tolist()])
 
 
 def die_one_by_one(folder: str) -> None:
@@ -204,12 +204,12 @@ def out_of_reach(folder: str) -> None:
     Path(folder, f"ready {rank}").touch()
     if rank % 2:
         wait_for(Path(folder, f"told {mate}"))
-    lost = _failure(lambda: dist.all_reduce(torch.ones(2)))
+    lost = failure(lambda: dist.all_reduce(torch.ones(2)))
     Path(folder, f"told {rank}").touch()
-    again = _failure(lambda: dist.recv(torch.ones(2), (rank + 2) % 4))
+    again = failure(lambda: dist.recv(torch.ones(2), (rank + 2) % 4))
     tensor = torch.ones(3)
     dist.all_reduce(tensor, group=mates)
-    _note(folder, [lost, again, tensor.tolist()])
+    note(folder, [lost, again, tensor.tolist()])
 
 
 @pytest.mark.parametrize("fault", ["vanishes", "is cut off"])
@@ -280,7 +280,7 @@ def wait_beside_a_stopped_rank(folder: str) -> Any:
     wait_for(Path(folder, "stopped"))
     found = None
     if dist.get_rank() == 0:
-        found = _failure(lambda: dist.all_reduce(torch.ones(2), group=impatient))
+        found = failure(lambda: dist.all_reduce(torch.ones(2), group=impatient))
         Path(folder, "failed").touch()
     tensor = torch.ones(2)
     dist.all_reduce(tensor)

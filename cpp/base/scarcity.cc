@@ -1,0 +1,48 @@
+#include "base/scarcity.h"
+
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+#include <filesystem>
+#include <iterator>
+#include <system_error>
+
+namespace torch_ucc {
+namespace {
+
+constexpr std::size_t kDescriptorsAContext = 32;
+constexpr std::size_t kSharedMemoryAContext = 32 << 20;
+
+// Counting takes a descriptor too: where there is none left, all are in use.
+std::size_t open_descriptors(std::size_t limit) {
+  std::error_code error;
+  const std::filesystem::directory_iterator all("/proc/self/fd", error);
+  return error ? limit : static_cast<std::size_t>(std::distance(begin(all), end(all))) - 1;
+}
+
+}  // namespace
+
+std::string scarcity_of(std::size_t descriptors, std::size_t limit, std::size_t shared_memory_free, std::size_t size) {
+  std::string text;
+  if (limit != 0 && descriptors + kDescriptorsAContext > limit) {
+    text += " This process has " + std::to_string(descriptors) + " of " + std::to_string(limit) +
+            " file descriptors open, and a group may need " + std::to_string(kDescriptorsAContext) +
+            ": raise the limit (ulimit -n).";
+  }
+  if (size != 0 && shared_memory_free < kSharedMemoryAContext) {
+    text += " /dev/shm has " + std::to_string(shared_memory_free >> 20U) + " of " + std::to_string(size >> 20U) +
+            " MiB free: enlarge it (in a container: --shm-size) or remove what others left there.";
+  }
+  return text;
+}
+
+std::string scarcity() {
+  rlimit files{};
+  const std::size_t limit = ::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY ? files.rlim_cur : 0;
+  struct statvfs shm {};
+  const bool known = ::statvfs("/dev/shm", &shm) == 0;
+  return scarcity_of(open_descriptors(limit), limit, known ? shm.f_bavail * shm.f_frsize : 0,
+                     known ? shm.f_blocks * shm.f_frsize : 0);
+}
+
+}  // namespace torch_ucc

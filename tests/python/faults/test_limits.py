@@ -1,0 +1,95 @@
+"""What runs out is named: descriptors, the store; what can be done without is done without: /dev/shm."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from hosts import Hosts
+from test_deaths import failure
+from torch_ucc.testing import run_ranks
+
+pytestmark = pytest.mark.multirank
+
+
+def init_with_descriptors(count: int) -> tuple[str, str]:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+    kind, text, _ = failure(lambda: dist.init_process_group("ucc", timeout=timedelta(seconds=10)))
+    return kind, text
+
+
+@pytest.mark.parametrize("count", [24, 30])
+def test_too_few_descriptors(count: int) -> None:
+    for kind, text in run_ranks(init_with_descriptors, 2, count, init=False):
+        assert (
+            kind == "DistBackendError" and f"of {count} file descriptors" in text and "ulimit -n" in text
+        ), text
+
+
+def total_with_little_shared_memory(ready: str) -> float:
+    if os.environ["RANK"] == "0":
+        subprocess.run(["mount", "-o", "remount,size=64k", "/dev/shm"], check=True)
+        Path(ready).touch()
+    while not Path(ready).exists():
+        time.sleep(0.01)
+    dist.init_process_group("ucc")
+    tensor = torch.ones(1 << 20)
+    dist.all_reduce(tensor)
+    return float(tensor.sum())
+
+
+def test_a_small_dev_shm_is_no_hindrance(pair: Hosts, tmp_path: Path) -> None:
+    """UCX takes memory of another kind."""
+    found = pair.run(total_with_little_shared_memory, str(tmp_path / "ready"), per_host=(2, 0), init=False)
+    assert found == [float(2 << 20)] * 2
+
+
+SERVE = """
+import sys, time
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+time.sleep(600)
+"""
+
+
+def without_store(port: int, pid: int) -> tuple[float, tuple[str, str], float, float]:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("ucc", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    dist.all_reduce(torch.ones(1))
+    if rank == 0:
+        os.kill(pid, signal.SIGKILL)
+    dist.barrier()
+    tensor = torch.ones(5)
+    dist.all_reduce(tensor)
+    began = time.monotonic()
+    kind, text, ended = failure(lambda: dist.new_group([0, 1]))
+    dist.destroy_process_group()
+    return float(tensor.sum()), (kind, text), ended - began, time.monotonic() - ended
+
+
+def test_a_store_that_is_killed() -> None:
+    """What runs needs no store; a new group does, and says so at once; the old one closes."""
+    server = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        for total, (kind, text), creating, closing in run_ranks(
+            without_store, 2, port, server.pid, init=False
+        ):
+            assert total == 10.0
+            assert kind in {"DistBackendError", "DistNetworkError"}, (kind, text)
+            assert creating < 30.0 and closing < 30.0, (creating, closing)
+    finally:
+        server.kill()
+        server.wait()
