@@ -115,6 +115,18 @@ std::vector<std::string> neighbourhoods(const std::vector<PeerRecord>& peers) {
   return names;
 }
 
+Ending ending_of(Bell::Presence presence) {
+  switch (presence) {
+    case Bell::Presence::left:
+      return Ending::left;
+    case Bell::Presence::leaving:
+      return Ending::exited;
+    case Bell::Presence::here:
+      return Ending::died;
+  }
+  return Ending::died;
+}
+
 const char* what_happened(Ending how) {
   switch (how) {
     case Ending::left:
@@ -242,22 +254,16 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
 
 CommContext::~CommContext() = default;
 
-// Those whose bell we found: the same host and pid namespace.
+// Those of our host and pid namespace. Who has died already has no bell that could be found.
 std::vector<PeerWatch::Process> CommContext::processes() const {
   std::vector<PeerWatch::Process> found;
-  for (const auto& entry : bells_) {
-    const Bell* const bell = &entry.second;  // lives longer than the watch
-    found.push_back({entry.first, static_cast<int>(peers_[entry.first].pid), [bell] {
-                       switch (bell->presence()) {
-                         case Bell::Presence::left:
-                           return Ending::left;
-                         case Bell::Presence::leaving:
-                           return Ending::exited;
-                         case Bell::Presence::here:
-                           return Ending::died;
-                       }
-                       return Ending::died;
-                     }});
+  const std::string here = peers_[static_cast<std::size_t>(rank_)].neighbourhood();
+  for (std::uint64_t position = 0; position < peers_.size(); ++position) {
+    if (position != static_cast<std::uint64_t>(rank_) && peers_[position].neighbourhood() == here) {
+      const Bell* const bell = bell_of(position);  // lives longer than the watch
+      found.push_back({position, static_cast<int>(peers_[position].pid),
+                       [bell] { return bell == nullptr ? Ending::died : ending_of(bell->presence()); }});
+    }
   }
   return found;
 }

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch_ucc
 from torch_ucc.testing import RankError, run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -238,3 +240,97 @@ def test_a_rank_that_exits_with_its_group_open(tmp_path: Path, op: str) -> None:
     for (kind, text, _), _ in found:
         assert kind == "DistBackendError", (kind, text)
         assert re.search(r"rank 1 \(host .+, pid \d+\) has left while the group was open", text), text
+
+
+def dies_in_init(folder: str) -> None:
+    """Rank 2 dies once it has told who it is, and before rank 1 has: all are then known, and one is gone."""
+    rank = int(os.environ["RANK"])
+    path = Path(folder, "store")
+    store = dist.FileStore(str(path), 3)
+
+    def die() -> None:
+        while not path.exists() or b"/peer/2" not in path.read_bytes():
+            time.sleep(0.01)
+        Path(folder, "2").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if rank == 2:
+        threading.Thread(target=die, daemon=True).start()
+    while rank == 1 and not Path(folder, "2").exists():
+        time.sleep(0.01)
+    began = time.monotonic()
+    kind, text, ended = failure(
+        lambda: dist.init_process_group(
+            "ucc", store=store, rank=rank, world_size=3, timeout=timedelta(seconds=60)
+        )
+    )
+    Path(folder, f"told {rank}").write_text(json.dumps([kind, text, ended - began]))
+
+
+def test_a_death_while_the_first_group_is_created(tmp_path: Path) -> None:
+    with pytest.raises(RankError) as caught:
+        run_ranks(dies_in_init, 3, str(tmp_path), init=False, grace=50.0)
+    assert set(caught.value.errors) == {2} and not caught.value.unended, caught.value
+    for rank in (0, 1):
+        kind, text, seconds = json.loads((tmp_path / f"told {rank}").read_text())
+        assert kind == "DistBackendError", (kind, text)
+        assert re.search(r"cannot be created: rank 2 \(host .+, pid \d+\) has died", text), text
+        assert seconds < LATE + 30.0  # rank 0 waits for rank 1 to start, too
+
+
+def creates_with_the_dead(folder: str) -> None:
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    first = failure(dist.barrier)
+    began = time.monotonic()
+    second = failure(lambda: dist.new_group([0, 1, 2]))
+    note(folder, [first[:2], second[:2], second[2] - began])
+
+
+def test_a_group_with_the_dead_cannot_be_created(tmp_path: Path) -> None:
+    """The dead rank would have been the first of it, for which the others wait."""
+    with pytest.raises(RankError) as caught:
+        run_ranks(creates_with_the_dead, 3, str(tmp_path), group_timeout=60.0, grace=50.0)
+    assert set(caught.value.errors) == {0} and not caught.value.unended, caught.value
+    for rank in (1, 2):
+        first, second, seconds = json.loads((tmp_path / str(rank)).read_text())
+        assert first[0] == second[0] == "DistBackendError"
+        assert "group '1' cannot be created: rank 0 (host" in second[1], second
+        assert seconds < LATE
+
+
+def dies_in_new_group(folder: str) -> None:
+    """Rank 0 dies while the others wait for it to hand out the group's id."""
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 0:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    kind, text, _ = failure(lambda: dist.new_group([0, 1, 2]))
+    note(folder, [kind, text])
+
+
+def test_a_death_while_a_group_is_created(tmp_path: Path) -> None:
+    with pytest.raises(RankError) as caught:
+        run_ranks(dies_in_new_group, 3, str(tmp_path), group_timeout=60.0, grace=50.0)
+    assert set(caught.value.errors) == {0} and not caught.value.unended, caught.value
+    for rank in (1, 2):
+        kind, text = json.loads((tmp_path / str(rank)).read_text())
+        assert kind == "DistBackendError" and "cannot be created: rank 0 (host" in text, text
+
+
+def dies_before_monitored_barrier(folder: str) -> None:
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    kind, text, _ = failure(lambda: torch_ucc.monitored_barrier(timeout=timedelta(seconds=60)))
+    note(folder, [kind, text])
+
+
+def test_monitored_barrier_ends_with_a_death(tmp_path: Path) -> None:
+    with pytest.raises(RankError) as caught:
+        run_ranks(dies_before_monitored_barrier, 3, str(tmp_path), group_timeout=60.0, grace=50.0)
+    assert set(caught.value.errors) == {2} and not caught.value.unended, caught.value
+    for rank in (0, 1):
+        kind, text = json.loads((tmp_path / str(rank)).read_text())
+        assert kind == "DistBackendError" and "rank 2 (host" in text, text
