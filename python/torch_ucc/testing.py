@@ -183,7 +183,8 @@ def _context() -> multiprocessing.context.ForkServerContext:
     os.environ["OMP_NUM_THREADS"] = "1"  # read when OpenMP and BLAS are loaded, which the server does
     try:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "torch_ucc.testing"])
+        preload = ["torch", "torch.distributed", "torch._dynamo", "torch_ucc.testing", "torch_ucc._freeze"]
+        context.set_forkserver_preload(preload)
         forkserver.ensure_running()
     finally:
         if before is None:

@@ -59,7 +59,9 @@ class Campaign:
         self._schedule = Schedule(seed, ranks)
         self._trajectory = model.Trajectory()
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "chaos.rank"])
+        self._context.set_forkserver_preload(
+            ["torch", "torch.distributed", "torch._dynamo", "chaos.rank", "torch_ucc._freeze"]
+        )
         self._store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but its stubs do not export it
             "127.0.0.1", 0, is_master=True, wait_for_workers=False
         )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import pickle
 import shutil
@@ -206,7 +205,6 @@ def _rank_main(host: int, job: testing._Job, rank: int) -> None:
     here = Path.cwd()
     _enter(host, "net", "ipc", "uts", "pid_for_children", "mnt")
     os.chdir(here)
-    gc.freeze()  # a rank that collects what the server has imported copies all of it, which takes a second
     child = os.fork()
     if child == 0:
         testing._rank_main(job, rank)
