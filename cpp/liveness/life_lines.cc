@@ -73,7 +73,7 @@ void LifeLines::add_to(std::vector<pollfd>& polled) const {
     polled.push_back({listener_.get(), POLLIN, 0});
   }
   for (const Line& line : lines_) {
-    const bool writes = line.state == State::connecting || !line.out.empty();
+    const bool writes = (line.state == State::connecting && !is_greeting(line.peer)) || !line.out.empty();
     polled.push_back({line.socket.get(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
   }
 }
