@@ -65,7 +65,7 @@ void PeerWatch::stop(Ending farewell) {
   if (!thread_.joinable()) {
     return;
   }
-  farewell_ = farewell;
+  farewell_.store(farewell);
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(stop_, &one, sizeof(one));
   thread_.join();
@@ -155,7 +155,7 @@ void PeerWatch::watch() {
     }
   }
   if (lines_ != nullptr) {
-    lines_->farewell(farewell_);
+    lines_->farewell(farewell_.load());
   }
 }
 

@@ -1,6 +1,7 @@
 // Tells at once when a process that others count on ends, on this host or on another.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -65,7 +66,7 @@ class PeerWatch {
   std::vector<Watched> watched_;
   std::set<std::uint64_t> known_;  // to have ended
   std::vector<Again> again_;
-  Ending farewell_ = Ending::exited;  // before stop_ is written to
+  std::atomic<Ending> farewell_{Ending::exited};
   int stop_ = -1;                     // an eventfd
   std::thread thread_;
 };

@@ -21,6 +21,10 @@ constexpr int kNapsBeforeSleep = 20;
 // For so long after a peer was gone the transport's errors are put down to that, where they can be anybody's.
 constexpr std::chrono::seconds kAftermath{10};
 
+// A success in doubt that somebody's end explains is held back no longer than this: members of its own group for whom it was a
+// success may leave meanwhile, and a second later that counts.
+constexpr milliseconds kBelief{600};
+
 // Operations that were given up while the network could still touch them. Never freed, on purpose.
 void keep_forever(std::shared_ptr<Op> op) {
   static Mutex mutex;
@@ -149,7 +153,7 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
 void Engine::suspect(std::shared_ptr<Op> op, Status status, bool ended_well) {
   baton_.assert_held();
   if (status.code() == StatusCode::transport && verdict_.count() != 0) {
-    suspects_.push_back({std::move(op), std::move(status), ended_well, Deadline::after(verdict_)});
+    suspects_.push_back({std::move(op), std::move(status), ended_well, Clock::now()});
   } else {
     Status failure = failure_of(op, status);
     ended_.push_back({std::move(op), std::move(failure)});
@@ -178,10 +182,11 @@ void Engine::judge() {
       ended_.push_back({std::move(each.op), std::move(failure)});
       return true;
     }
-    if (!each.until.passed(now)) {
+    const bool believed = each.ended_well && explained;
+    if (now - each.since < (believed ? std::min(verdict_, kBelief) : verdict_)) {
       return false;
     }
-    if (each.ended_well && explained) {  // somebody is gone, but nobody of this group
+    if (believed) {  // somebody is gone, but nobody of this group
       ended_.push_back({std::move(each.op), std::nullopt});
     } else {
       Status failure = failure_of(each.op, each.status);

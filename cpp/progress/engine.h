@@ -112,7 +112,7 @@ class Engine {
     std::shared_ptr<Op> op;
     Status status;
     bool ended_well;
-    Deadline until;
+    Clock::time_point since;
   };
 
   // With the baton.

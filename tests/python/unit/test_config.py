@@ -15,13 +15,14 @@ def test_defaults() -> None:
 
 
 def test_every_setting_has_a_name_a_help_and_a_source() -> None:
-    texts = {timedelta: "500us", int: "4", bool: "1"}
+    texts = {timedelta: "500us", int: "4"}
     for field in dataclasses.fields(Config):
         if field.name == "sources":
             continue
         name = "TORCH_UCC_" + field.name.upper()
-        read = from_environment({name: texts[type(field.default)]})
-        assert getattr(read, field.name) in (timedelta(microseconds=500), 4, True), name
+        text = "01"[not field.default] if isinstance(field.default, bool) else texts[type(field.default)]
+        read = from_environment({name: text})
+        assert getattr(read, field.name) in (timedelta(microseconds=500), 4, not field.default), name
         assert getattr(read, field.name) != field.default
         assert read.sources == {field.name: f"environment variable {name}"}
         assert field.metadata["help"].endswith(".")
@@ -125,6 +126,7 @@ def test_what_ranks_must_agree_on() -> None:
         ("segment_bytes", str(2 << 20)),
         ("segment_window", "2"),
         ("cross_check", "False"),
+        ("life_lines", "True"),
         ("UCC_CLS", "basic"),
         ("UCC_TL_UCP_TUNE", "allreduce:@1"),
     ]
