@@ -119,7 +119,7 @@ def gets_more(op: str, more: int, less: int) -> tuple[str, str]:
 def test_a_rank_that_gets_more_than_it_has_room_for(op: str, more: int) -> None:
     """UCC reports success there, and the truth in its log only."""
     _, (kind, text) = run_ranks(gets_more, 2, op, more, 50, group_timeout=60.0, env=SOON)
-    assert kind == "DistBackendError" and f"{op} seq 1 of group" in text and "truncated" in text, (kind, text)
+    assert kind == "DistBackendError" and f"{op} seq 1 of group" in text, (kind, text)
 
 
 def timeout_of_a_call() -> tuple[str, str]:
