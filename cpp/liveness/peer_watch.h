@@ -67,7 +67,7 @@ class PeerWatch {
   std::set<std::uint64_t> known_;  // to have ended
   std::vector<Again> again_;
   std::atomic<Ending> farewell_{Ending::exited};
-  int stop_ = -1;                     // an eventfd
+  int stop_ = -1;  // an eventfd
   std::thread thread_;
 };
 
