@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <future>
 #include <iterator>
 #include <new>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/process_state.h"
 #include "base/scarcity.h"
 #include "bootstrap/exchange.h"
 #include "ops/operations.h"
@@ -56,14 +56,6 @@ std::atomic<bool> forked{false};
 void mark_forked_children() {
   static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
   (void)registered;
-}
-
-bool is_stopped(long pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  const auto read = static_cast<bool>(std::getline(stat, text));
-  const std::size_t name_end = text.rfind(')');
-  return read && name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] == 'T';
 }
 
 int usable_cores() {
@@ -257,9 +249,9 @@ CommContext::~CommContext() = default;
 // Those of our host and pid namespace. Who has died already has no bell that could be found.
 std::vector<PeerWatch::Process> CommContext::processes() const {
   std::vector<PeerWatch::Process> found;
-  const std::string here = peers_[static_cast<std::size_t>(rank_)].neighbourhood();
+  const auto self = static_cast<std::uint64_t>(rank_);
   for (std::uint64_t position = 0; position < peers_.size(); ++position) {
-    if (position != static_cast<std::uint64_t>(rank_) && peers_[position].neighbourhood() == here) {
+    if (position != self && plan_.host_of(position) == plan_.host_of(self)) {
       const Bell* const bell = bell_of(position);  // lives longer than the watch
       found.push_back({position, static_cast<int>(peers_[position].pid),
                        [bell] { return bell == nullptr ? Ending::died : ending_of(bell->presence()); }});
@@ -333,15 +325,15 @@ std::vector<std::uint64_t> CommContext::lost_with(const Notice& notice) {
   if (notice.how != Ending::unreachable || notice.peer == static_cast<std::uint64_t>(rank_)) {
     return {notice.peer};
   }
-  const auto me = static_cast<std::size_t>(rank_);
-  silent_.insert(peers_[notice.peer].neighbourhood());
-  const std::set<std::string> near = plan_.neighbours(me);
+  const std::size_t here = plan_.host_of(static_cast<std::uint64_t>(rank_));
+  silent_.insert(plan_.host_of(notice.peer));
+  const std::set<std::size_t> near = plan_.neighbours(here);
   const bool cut_off = std::includes(silent_.begin(), silent_.end(), near.begin(), near.end());
   std::vector<std::uint64_t> lost;
-  for (std::size_t i = 0; i < peers_.size(); ++i) {
-    const std::string where = peers_[i].neighbourhood();
-    if (where != peers_[me].neighbourhood() && (cut_off || silent_.count(where) != 0)) {
-      lost.push_back(i);
+  for (std::uint64_t position = 0; position < peers_.size(); ++position) {
+    const std::size_t where = plan_.host_of(position);
+    if (where != here && (cut_off || silent_.count(where) != 0)) {
+      lost.push_back(position);
     }
   }
   return lost;
@@ -394,7 +386,7 @@ std::string CommContext::observe(std::uint16_t group, const std::vector<std::uin
     if (its.group == mine.group && its.operation == mine.operation && its.seq == mine.seq) {
       continue;
     }
-    const std::string text = describe(member) + (is_stopped(peers_[member].pid) ? " is stopped," : "");
+    const std::string text = describe(member) + (process_state(peers_[member].pid) == 'T' ? " is stopped," : "");
     if (its.group == 0) {
       others.push_back(text + " has called nothing yet");
       continue;

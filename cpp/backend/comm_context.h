@@ -132,7 +132,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::map<std::string, int> times_created_ TUCC_GUARDED_BY(mutex_);  // by name of the group
   std::map<const Scope*, Member> members_ TUCC_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);  // why, by position
-  std::set<std::string> silent_;                                  // neighbourhoods; of the watching thread
+  std::set<std::size_t> silent_;                                  // hosts of plan_; of the watching thread
   bool closed_ TUCC_GUARDED_BY(mutex_) = false;
 
   std::optional<PeerWatch> watch_;  // calls on_end(); until the context closes

@@ -14,10 +14,7 @@ std::string get_by(KvStore& store, const std::string& key, Deadline deadline, co
     if (deadline.passed()) {
       throw StatusError(Status(StatusCode::timeout, "timed out waiting for " + what));
     }
-    if (give_up) {
-      give_up();
-    }
-    backoff.sleep();
+    backoff.sleep(give_up);
   }
 }
 

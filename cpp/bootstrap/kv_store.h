@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
+#include "bootstrap/backoff.h"
 
 namespace torch_ucc {
 
@@ -24,9 +24,6 @@ class KvStore {
   // Adds to a counter that starts at zero; returns the new value.
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 };
-
-// Asked between two looks at the store: throws StatusError once what is waited for cannot come any more. May be empty.
-using GiveUp = std::function<void()>;
 
 // Polls with growing pauses until the key is there; throws StatusError (timeout) naming `what` when the deadline passes.
 std::string get_by(KvStore& store, const std::string& key, Deadline deadline, const std::string& what,

@@ -15,13 +15,6 @@ namespace {
 // How long the others wait beyond the limit for what rank 0 found out.
 constexpr milliseconds kForTheVerdict{5000};
 
-void pause(const MonitoredBarrier& barrier, Backoff& backoff) {
-  if (barrier.give_up) {
-    barrier.give_up();
-  }
-  backoff.sleep();
-}
-
 std::uint64_t number_in(const std::string& text) {
   std::uint64_t number = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) {
@@ -54,7 +47,7 @@ std::string find_missing(const MonitoredBarrier& barrier, milliseconds limit, bo
     Backoff backoff;
     bool came = has_come(barrier, rank);
     while (!came && !deadline.passed()) {
-      pause(barrier, backoff);
+      backoff.sleep(barrier.give_up);
       came = has_come(barrier, rank);
     }
     if (!came) {
@@ -108,7 +101,7 @@ void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait
                                                         " timed out in monitoredBarrier: rank 0 has not passed it after " +
                                                         std::to_string(limit.count()) + " ms"));
     }
-    pause(barrier, backoff);
+    backoff.sleep(barrier.give_up);
   }
 }
 

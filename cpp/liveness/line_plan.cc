@@ -12,7 +12,6 @@ LinePlan::LinePlan(const std::vector<std::string>& hosts) {
     const std::size_t host = numbers.try_emplace(hosts[position], numbers.size()).first->second;
     if (host == by_host_.size()) {
       by_host_.emplace_back();
-      names_.push_back(hosts[position]);
     }
     places_.push_back({host, by_host_[host].size()});
     by_host_[host].push_back(position);
@@ -40,14 +39,13 @@ std::vector<std::uint64_t> LinePlan::from(std::uint64_t position) const {
 
 std::size_t LinePlan::far() const { return static_cast<std::size_t>(std::ceil(std::sqrt(static_cast<double>(hosts())))); }
 
-std::set<std::string> LinePlan::neighbours(std::uint64_t position) const {
-  const std::size_t host = places_.at(position).host;
-  std::set<std::string> names;
+std::set<std::size_t> LinePlan::neighbours(std::size_t host) const {
+  std::set<std::size_t> others;
   for (const std::size_t step : {std::size_t{1}, far(), hosts() - 1, hosts() - far() % hosts()}) {
-    names.insert(names_[(host + step) % hosts()]);
+    others.insert((host + step) % hosts());
   }
-  names.erase(names_[host]);
-  return names;
+  others.erase(host);
+  return others;
 }
 
 std::size_t LinePlan::count_to(std::uint64_t position) const {

@@ -19,8 +19,10 @@ class LinePlan {
   explicit LinePlan(const std::vector<std::string>& hosts);
 
   std::size_t hosts() const { return by_host_.size(); }
-  // The names of the hosts that the one of `position` has lines to or from.
-  std::set<std::string> neighbours(std::uint64_t position) const;
+  // The number of its host, from 0 in the order of their first position.
+  std::size_t host_of(std::uint64_t position) const { return places_.at(position).host; }
+  // The other hosts that `host` has lines to or from.
+  std::set<std::size_t> neighbours(std::size_t host) const;
   // Whom `position` connects to; empty if there is one host.
   std::vector<std::uint64_t> from(std::uint64_t position) const;
   // How many connect to `position`.
@@ -34,9 +36,8 @@ class LinePlan {
 
   std::size_t far() const;
 
-  std::vector<std::string> names_;                   // of hosts
-  std::vector<std::vector<std::uint64_t>> by_host_;  // hosts in the order of their first position
-  std::vector<Place> places_;                        // by position
+  std::vector<std::vector<std::uint64_t>> by_host_;
+  std::vector<Place> places_;  // by position
 };
 
 }  // namespace torch_ucc

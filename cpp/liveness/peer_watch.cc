@@ -8,12 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
-#include <fstream>
-#include <string>
 #include <system_error>
 #include <utility>
+
+#include "base/process_state.h"
 
 namespace torch_ucc {
 namespace {
@@ -24,16 +23,8 @@ int open_process(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pi
 
 // A process that was killed and that its parent has not yet asked about still has its id.
 bool is_gone(int pid) {
-  if (::kill(pid, 0) != 0 && errno == ESRCH) {
-    return true;
-  }
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  if (!std::getline(stat, text)) {
-    return true;
-  }
-  const std::size_t name_end = text.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < text.size() && (text[name_end + 2] == 'Z' || text[name_end + 2] == 'X');
+  const char state = process_state(pid);
+  return state == 'Z' || state == 'X';
 }
 
 bool is_readable(int descriptor) {

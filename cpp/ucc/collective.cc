@@ -93,8 +93,8 @@ Op::State Collective::poll(LoopToken& token) {
   post_pieces(token);
   if (!status_.ok() || ended_ == total_) {
     doubtful_ = ErrorLog::count() != errors_before_;
-    if (const Status said = doubt(); status_.ok() && said.message().find("truncated") != std::string::npos) {
-      status_ = said;  // more came than there was room for: nobody's end explains that
+    if (doubtful_ && status_.ok() && doubt().message().find("truncated") != std::string::npos) {
+      status_ = doubt();  // more came than there was room for: nobody's end explains that
     }
     return State::ended;
   }

@@ -68,10 +68,7 @@ ucc_status_t Oob::test(void* handle) {
       if (oob.deadline_.passed()) {
         return oob.failed(Status(StatusCode::timeout, "timed out while the ranks exchanged addresses over the store"));
       }
-      if (oob.give_up_) {
-        oob.give_up_();
-      }
-      request.backoff.sleep();  // UCC calls again at once
+      request.backoff.sleep(oob.give_up_);  // UCC calls again at once
       return UCC_INPROGRESS;
     }
     char* at = request.all;

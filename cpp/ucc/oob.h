@@ -27,7 +27,7 @@ class Oob {
   // Exchanges under way fail when it passes.
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
-  // What ends them earlier: see bootstrap/kv_store.h.
+  // What ends them earlier: see bootstrap/backoff.h.
   void set_give_up(GiveUp give_up) { give_up_ = std::move(give_up); }
 
   // From now on a store that is gone counts as a peer that is done: the process that hosted it has left already.

@@ -114,9 +114,11 @@ TEST(LinePlan, HasFewLinesAndFewStepsForTenThousandRanks) {
 
 TEST(LinePlan, KnowsTheHostsItHasLinesWith) {
   const LinePlan plan(hosts_with(std::vector<std::size_t>(9, 2)));
-  EXPECT_EQ(plan.neighbours(0), (std::set<std::string>{"host1", "host3", "host6", "host8"}));
+  EXPECT_EQ(plan.neighbours(0), (std::set<std::size_t>{1, 3, 6, 8}));
+  EXPECT_EQ(plan.host_of(0), 0U);
+  EXPECT_EQ(plan.host_of(17), 8U);
   const LinePlan two(hosts_with({1, 1}));
-  EXPECT_EQ(two.neighbours(0), (std::set<std::string>{"host1"}));
+  EXPECT_EQ(two.neighbours(0), (std::set<std::size_t>{1}));
 }
 
 TEST(LinePlan, TakesRanksInAnyOrder) {

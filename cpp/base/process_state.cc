@@ -1,0 +1,18 @@
+#include "base/process_state.h"
+
+#include <fstream>
+#include <string>
+
+namespace torch_ucc {
+
+char process_state(long pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!std::getline(stat, text)) {
+    return 'X';
+  }
+  const std::size_t name_end = text.rfind(')');  // of the program, which may hold any character
+  return name_end != std::string::npos && name_end + 2 < text.size() ? text[name_end + 2] : '?';
+}
+
+}  // namespace torch_ucc
