@@ -1,0 +1,33 @@
+"""The command line: `torch-ucc COMMAND`, or `python -m torch_ucc COMMAND` where torchrun starts it.
+
+Presentation only: what a command shows comes from functions that return data. A command's module is imported
+when it is called, so that none waits for torch that does not need it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+# Name: the module whose main(arguments) runs it and returns the exit status, and what it does.
+COMMANDS = {
+    "bench": ("torch_ucc.bench.__main__", "time collectives beside those of other libraries"),
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {does}" for name, (_, does) in COMMANDS.items())
+    return f"usage: torch-ucc COMMAND ...\n\n{rows}\n\ntorch-ucc COMMAND --help tells more."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    if name not in COMMANDS:
+        print(f"torch-ucc: there is no command {name!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    status: int = importlib.import_module(COMMANDS[name][0]).main(rest)
+    return status
