@@ -461,9 +461,10 @@ std::uint16_t CommContext::agree_on_id(const GroupSpec& group) {
     }
     return static_cast<std::uint16_t>(id);
   }
-  const std::int64_t id =
-      std::stoll(get_by(*group.store, key, Deadline::after(group.timeout), "rank 0 of group '" + group.name + "' to create it",
-                        unless_gone(group.name, positions(group.global_ranks))));
+  const std::string text =
+      get_by(*group.store, key, Deadline::after(group.timeout), "rank 0 of group '" + group.name + "' to create it",
+             unless_gone(group.name, positions(group.global_ranks)));
+  const std::int64_t id = number_in(text, "the id of group '" + group.name + "'");
   if (id < kFirstGroup || id > UccTeam::kMaxId) {
     throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' got no id: UCC can tell " +
                                                         std::to_string(UccTeam::kMaxId) + " groups of a job apart, and " +

@@ -1,5 +1,8 @@
 #include "bootstrap/kv_store.h"
 
+#include <charconv>
+#include <system_error>
+
 #include "base/status.h"
 #include "bootstrap/backoff.h"
 
@@ -16,6 +19,15 @@ std::string get_by(KvStore& store, const std::string& key, Deadline deadline, co
     }
     backoff.sleep(give_up);
   }
+}
+
+std::int64_t number_in(const std::string& value, const std::string& what) {
+  std::int64_t number = 0;
+  const char* const last = value.data() + value.size();
+  if (const auto [end, error] = std::from_chars(value.data(), last, number); error != std::errc() || end != last) {
+    throw StatusError(Status(StatusCode::transport, what + " in the store is '" + value + "' and no number"));
+  }
+  return number;
 }
 
 }  // namespace torch_ucc

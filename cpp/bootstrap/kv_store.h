@@ -29,4 +29,7 @@ class KvStore {
 std::string get_by(KvStore& store, const std::string& key, Deadline deadline, const std::string& what,
                    const GiveUp& give_up = {});
 
+// What `value` says; throws StatusError (transport) naming `what` if it is anything but a number.
+std::int64_t number_in(const std::string& value, const std::string& what);
+
 }  // namespace torch_ucc

@@ -1,8 +1,6 @@
 #include "bootstrap/monitored_barrier.h"
 
-#include <charconv>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,12 +13,9 @@ namespace {
 // How long the others wait beyond the limit for what rank 0 found out.
 constexpr milliseconds kForTheVerdict{5000};
 
-std::uint64_t number_in(const std::string& text) {
-  std::uint64_t number = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc()) {
-    throw StatusError(Status(StatusCode::transport, "a key of the monitored barrier holds '" + text + "' and no number"));
-  }
-  return number;
+// Of the barrier that wrote the key; a verdict goes on after it.
+std::uint64_t number_of(const std::string& value) {
+  return static_cast<std::uint64_t>(number_in(value.substr(0, value.find(' ')), "a key of the monitored barrier"));
 }
 
 std::string key_of(const MonitoredBarrier& barrier, int rank) { return barrier.name + "/" + std::to_string(rank); }
@@ -28,7 +23,7 @@ std::string verdict_key(const MonitoredBarrier& barrier) { return barrier.name +
 
 bool has_come(const MonitoredBarrier& barrier, int rank) {
   const std::optional<std::string> came = barrier.store.get(key_of(barrier, rank));
-  return came && number_in(*came) >= barrier.number;
+  return came && number_of(*came) >= barrier.number;
 }
 
 std::string names_of(const std::vector<int>& ranks) {
@@ -82,7 +77,7 @@ void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait
   Backoff backoff;
   while (true) {
     const std::optional<std::string> verdict = barrier.store.get(verdict_key(barrier));
-    const std::uint64_t decided = verdict ? number_in(*verdict) : 0;
+    const std::uint64_t decided = verdict ? number_of(*verdict) : 0;
     if (decided >= barrier.number) {
       std::string missing = verdict->substr(verdict->find(' ') + 1);
       if (decided > barrier.number) {  // it went on without us, and only a failure lets it

@@ -72,5 +72,22 @@ TEST(GetBy, EndsWhenItIsToldThatNothingCanCome) {
   }
 }
 
+TEST(NumberIn, ReadsWhatAnotherRankWrote) {
+  EXPECT_EQ(number_in("42", "the id"), 42);
+  EXPECT_EQ(number_in("-1", "the id"), -1);
+}
+
+TEST(NumberIn, SaysWhatIsNoNumber) {
+  for (const char* const value : {"", "x", "4x", " 4", "99999999999999999999"}) {
+    try {
+      number_in(value, "the id of group 'a'");
+      FAIL() << "nothing was thrown for '" << value << "'";
+    } catch (const StatusError& error) {
+      EXPECT_EQ(error.status().code(), StatusCode::transport);
+      EXPECT_EQ(std::string(error.what()), "the id of group 'a' in the store is '" + std::string(value) + "' and no number");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace torch_ucc
