@@ -406,6 +406,7 @@ bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
   Deadline ask = interrupt != nullptr ? Deadline::after(kInterruptEvery) : Deadline();
   Parker parker(policy_, Clock::now());
   parker.set_patience(op.patience());
+  parker.give_way(give_way_until_.load(std::memory_order_relaxed));
   while (true) {
     const Clock::time_point now = turn(parker, &op);
     if (op.deadline().passed(now) && !op.completion().done()) {
@@ -451,13 +452,22 @@ Clock::time_point Engine::turn(Parker& parker, const Op* until) {
   return now;
 }
 
+void Engine::yield(Parker& parker, Clock::time_point now) {
+  ::sched_yield();
+  const Clock::time_point back = Clock::now();
+  if (back - now > policy_.crowded_yield) {
+    give_way_until_.store(back + policy_.give_way, std::memory_order_relaxed);
+    parker.give_way(back + policy_.give_way);
+  }
+}
+
 // Between two turns. `waited_for` is null in the background thread.
 void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline) {
   switch (parker.next(now)) {
     case Parker::Turn::poll_again:
       return;
     case Parker::Turn::yield:
-      ::sched_yield();
+      yield(parker, now);
       return;
     case Parker::Turn::pause: {
       Bell::Sleep sleep(bell_);
@@ -561,6 +571,7 @@ void Engine::background() {
       parker.emplace(policy_, Clock::now());
     }
     parker->set_patience(patience_.load());
+    parker->give_way(give_way_until_.load(std::memory_order_relaxed));
     rest(*parker, turn(*parker, nullptr), nullptr, Deadline());
   }
 }

@@ -17,6 +17,8 @@ struct ParkPolicy {
   int polls_after_post = 16;           // before a post returns: an operation of ranks that all arrived ends right there
   int polls_per_yield = 8;             // between two yields
   int polls_per_turn = 32;             // between two looks at the clock
+  microseconds crowded_yield{1000};    // a yield that took so long gave the core to somebody who computes
+  microseconds give_way{50000};        // then nobody spins nor yields for so long
 };
 
 // A pure state machine over the time given to it: it never sleeps itself.
@@ -28,6 +30,10 @@ class Parker {
 
   // What to do after a turn of polling that ended at `now`.
   Turn next(Clock::time_point now) {
+    if (now < give_way_until_) {
+      polls_ = 1;
+      return Turn::pause;
+    }
     const auto waited = now - since_;
     if (waited < policy_.spin) {
       return Turn::poll_again;
@@ -50,6 +56,9 @@ class Parker {
   // Time to add to the yielding, for data that takes a while even when everybody is there.
   void set_patience(microseconds patience) { patience_ = patience; }
 
+  // Somebody else computes on our core: who spins or yields there is not let back for a time slice, who sleeps is when he wakes.
+  void give_way(Clock::time_point until) { give_way_until_ = until; }
+
   // Polls in the coming turn.
   int polls() const { return polls_ == 0 ? policy_.polls_per_turn : polls_; }
 
@@ -66,6 +75,7 @@ class Parker {
   Clock::time_point since_;
   microseconds pause_;
   microseconds patience_{0};
+  Clock::time_point give_way_until_{};
   int polls_ = 0;
 };
 

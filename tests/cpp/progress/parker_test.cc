@@ -97,6 +97,17 @@ TEST(Parker, WithoutSpinYieldsFromTheStart) {
   EXPECT_EQ(parker.next(kStart), Turn::yield);
 }
 
+TEST(Parker, WhoGivesWayNeitherSpinsNorYieldsUntilThen) {
+  Parker parker(policy(), kStart);
+  parker.give_way(kStart + milliseconds(50));
+  EXPECT_EQ(parker.next(kStart), Turn::pause);
+  EXPECT_EQ(parker.polls(), 1);
+  parker.restart(kStart + milliseconds(49));
+  EXPECT_EQ(parker.next(kStart + milliseconds(49)), Turn::pause);
+  parker.restart(kStart + milliseconds(50));
+  EXPECT_EQ(parker.next(kStart + milliseconds(50)), Turn::poll_again);
+}
+
 TEST(FitToHost, LeavesThePolicyAloneWhileThereIsACoreForEveryRank) {
   const ParkPolicy fitted = fit_to_host(policy(), 4, 4);
   EXPECT_EQ(fitted.spin, policy().spin);
