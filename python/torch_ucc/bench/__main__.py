@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from torch_ucc.bench import machine, report, targets
-from torch_ucc.bench.cases import OPS, make_cases, parse_size
+from torch_ucc.bench.cases import FEW_OPS, OPS, make_cases, parse_size
 from torch_ucc.bench.driver import Bench
 from torch_ucc.bench.figures import Samples
 from torch_ucc.bench.peers import PEERS
@@ -31,7 +31,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         epilog=__doc__,
     )
     add = parser.add_argument
-    add("--ops", type=names, default=list(OPS), help=f"of {','.join(OPS)}")
+    add("--ops", type=names, default=list(FEW_OPS), help=f"of {','.join(OPS)}; default {','.join(FEW_OPS)}")
     add("--sizes", type=names, help="bytes a rank, like 4,64K,1M; default: each op's usual ones")
     add("--ranks", type=names, default=["2", "4"], help="default 2,4")
     add("--peers", type=names, help=f"of {','.join(PEERS)}; default all, with --idle {IDLE_PEERS}")

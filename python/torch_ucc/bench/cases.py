@@ -5,15 +5,36 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-OPS = ("all_reduce", "broadcast", "all_gather_into_tensor", "barrier")
-ALL_REDUCE_SIZES = (4, 1 << 10, 64 << 10, 1 << 20, 64 << 20)
-OTHER_SIZES = (4, 64 << 10, 1 << 20)
+# In the names of torch, and four of our own: messages there and back (half of it counts),
+# from a known and from any source, both ways at once, and sixteen all_reduces in flight (one counts).
+OPS = (
+    "all_reduce",
+    "broadcast",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+    "all_to_all_single",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+    "ping_pong",
+    "any_source",
+    "both_ways",
+    "all_reduce_async",
+)
+OF_LISTS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})  # a tensor a rank: torch's alone
+FEW_OPS = ("all_reduce", "broadcast", "all_gather_into_tensor", "barrier", "ping_pong")
+SIZES = (4, 1 << 10, 64 << 10, 1 << 20, 64 << 20)
+FEW_SIZES = (4, 64 << 10, 1 << 20)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """`nbytes` is what each rank contributes; 0 for a barrier."""
+    """`nbytes` is a tensor's size or, of ops that have a part for each rank, one part's; 0 for a barrier."""
 
     op: str
     nbytes: int
@@ -41,11 +62,11 @@ def format_size(nbytes: int) -> str:
 
 
 def make_cases(ops: list[str], sizes: list[int] | None) -> list[Case]:
-    """Every op at every size; at its own usual sizes where none are given."""
+    """Every op at every size; where none are given, all_reduce at all usual ones and others at few."""
     cases = []
     for op in ops:
         if op not in OPS:
             raise ValueError(f"unknown op {op!r}; there are {', '.join(OPS)}")
-        usual = ALL_REDUCE_SIZES if op == "all_reduce" else OTHER_SIZES
+        usual = SIZES if op == "all_reduce" else FEW_SIZES
         cases += [Case(op, 0)] if op == "barrier" else [Case(op, size) for size in sizes or usual]
     return cases

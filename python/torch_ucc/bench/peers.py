@@ -7,15 +7,21 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch_ucc.bench.cases import OF_LISTS
+
 HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Peer:
-    """`launcher` starts all ranks of an MPI peer, from the peer's own environment; torch peers have none."""
+    """`launcher` starts all ranks of an MPI peer, from the peer's own environment; torch peers have none.
+
+    `lacks`: the ops that it cannot do.
+    """
 
     name: str
     launcher: tuple[str, ...] = ()
+    lacks: frozenset[str] = frozenset()
 
     @property
     def is_torch(self) -> bool:
@@ -27,11 +33,11 @@ PEERS = {
     for peer in (
         Peer("ucc"),
         Peer("gloo"),
-        Peer("fake"),
+        Peer("fake", lacks=frozenset({"any_source"})),
         # Shared memory only; the binding of ranks to cores is left to each MPI, so that each is at its best.
         Peer("openmpi", ("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",
-                         "--mca", "btl", "self,sm", "-n")),
-        Peer("mpich", ("mpiexec", "-launcher", "fork", "-iface", "lo", "-n")),
+                         "--mca", "btl", "self,sm", "-n"), OF_LISTS),
+        Peer("mpich", ("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"), OF_LISTS),
     )
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ class Library(Protocol):
     world: int
 
     def prepare(self, op: str, nbytes: int) -> Call:
-        """A call of `op` on `nbytes` of float32 a rank, run once and its result checked.
+        """A call of `op` with parts of `nbytes` of float32, run once and its result checked.
 
         Its buffers hold zeros afterwards, so that repeated sums stay finite and every page is mapped.
         """
@@ -45,9 +45,12 @@ class Library(Protocol):
     def close(self) -> None: ...
 
 
-def check(actual: float, expected: float, op: str) -> None:
-    if actual != expected:
-        raise RuntimeError(f"{op} gave {actual}, expected {expected}")
+# A call, the buffers that it reads and writes, and what the last number of the last one must be on this rank.
+Prepared = tuple[Call, list[Any], "float | None"]
+
+ASYNC_CALLS = 16
+# How many messages or operations one call makes, where it is not one. Seconds are those of one.
+PER_CALL = {"ping_pong": 2, "any_source": 2, "all_reduce_async": ASYNC_CALLS}
 
 
 class TorchLibrary:
@@ -65,31 +68,110 @@ class TorchLibrary:
         else:
             store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
         self.dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world)
+        self.sum = self.world * (self.world + 1) / 2
         self.rounds = 0
 
     def prepare(self, op: str, nbytes: int) -> Call:
-        torch, dist = self.torch, self.dist
-        if op == "barrier":
-            dist.barrier()
-            return self.barrier
-        data = torch.full((nbytes // 4,), float(self.rank + 1))
-        call: Call
-        if op == "all_reduce":
-            result, expected = data, self.world * (self.world + 1) / 2
-            call = partial(dist.all_reduce, data)
-        elif op == "broadcast":
-            result, expected = data, 1.0
-            call = partial(dist.broadcast, data, 0)
-        elif op == "all_gather_into_tensor":
-            result, expected = torch.zeros(data.numel() * self.world), float(self.world)
-            call = partial(dist.all_gather_into_tensor, result, data)
-        else:
-            raise ValueError(f"unknown op {op}")
+        prepared: Prepared = getattr(self, f"_{op}")(nbytes // 4)
+        call, buffers, expected = prepared
         call()
-        if self.real:
-            check(result[-1].item(), expected, op)
-        data.zero_()
+        if self.real and expected is not None:
+            check(buffers[-1][-1].item(), expected, op)
+        for buffer in buffers:
+            buffer.zero_()
         return call
+
+    def _own(self, count: int) -> Any:
+        return self.torch.full((count,), float(self.rank + 1))
+
+    def _parts(self, count: int, own: bool) -> list[Any]:
+        return [self._own(count) if own else self.torch.zeros(count) for _ in range(self.world)]
+
+    def _barrier(self, _: int) -> Prepared:
+        return self.barrier, [], None
+
+    def _all_reduce(self, count: int) -> Prepared:
+        data = self._own(count)
+        return partial(self.dist.all_reduce, data), [data], self.sum
+
+    def _all_reduce_async(self, count: int) -> Prepared:
+        many = [self._own(count) for _ in range(ASYNC_CALLS)]
+
+        def call() -> None:
+            for work in [self.dist.all_reduce(data, async_op=True) for data in many]:
+                work.wait()
+
+        return call, many, self.sum
+
+    def _broadcast(self, count: int) -> Prepared:
+        data = self._own(count)
+        return partial(self.dist.broadcast, data, 0), [data], 1.0
+
+    def _reduce(self, count: int) -> Prepared:
+        data = self._own(count)
+        return partial(self.dist.reduce, data, 0), [data], self.sum if self.rank == 0 else None
+
+    def _all_gather_into_tensor(self, count: int) -> Prepared:
+        data, result = self._own(count), self.torch.zeros(count * self.world)
+        return partial(self.dist.all_gather_into_tensor, result, data), [data, result], float(self.world)
+
+    def _all_gather(self, count: int) -> Prepared:
+        data, results = self._own(count), self._parts(count, own=False)
+        return partial(self.dist.all_gather, results, data), [data, *results], float(self.world)
+
+    def _reduce_scatter_tensor(self, count: int) -> Prepared:
+        data, result = self._own(count * self.world), self.torch.zeros(count)
+        return partial(self.dist.reduce_scatter_tensor, result, data), [data, result], self.sum
+
+    def _reduce_scatter(self, count: int) -> Prepared:
+        parts, result = self._parts(count, own=True), self.torch.zeros(count)
+        return partial(self.dist.reduce_scatter, result, parts), [*parts, result], self.sum
+
+    def _all_to_all_single(self, count: int) -> Prepared:
+        data, result = self._own(count * self.world), self.torch.zeros(count * self.world)
+        return partial(self.dist.all_to_all_single, result, data), [data, result], float(self.world)
+
+    def _all_to_all(self, count: int) -> Prepared:
+        parts, results = self._parts(count, own=True), self._parts(count, own=False)
+        return partial(self.dist.all_to_all, results, parts), [*parts, *results], float(self.world)
+
+    def _gather(self, count: int) -> Prepared:
+        data, results = self._own(count), self._parts(count, own=False) if self.rank == 0 else None
+        expected = float(self.world) if self.rank == 0 else None
+        return partial(self.dist.gather, data, results), [data, *(results or [])], expected
+
+    def _scatter(self, count: int) -> Prepared:
+        parts = self._parts(count, own=True) if self.rank == 0 else None
+        result = self.torch.zeros(count)
+        return partial(self.dist.scatter, result, parts), [*(parts or []), result], 1.0
+
+    def _messages(self, count: int, source: int | None) -> Prepared:
+        """There and back between ranks 0 and 1."""
+        data, result = self._own(count), self.torch.zeros(count)
+        if self.rank > 1:
+            return _nothing, [], None
+        to, come_from = 1 - self.rank, None if source is None else 1 - self.rank
+        steps: list[Call] = [partial(self.dist.send, data, to), partial(self.dist.recv, result, come_from)]
+        return partial(_in_turn, *steps[:: 1 if self.rank == 0 else -1]), [data, result], 2.0 - self.rank
+
+    def _ping_pong(self, count: int) -> Prepared:
+        return self._messages(count, 0)
+
+    def _any_source(self, count: int) -> Prepared:
+        return self._messages(count, None)
+
+    def _both_ways(self, count: int) -> Prepared:
+        data, result = self._own(count), self.torch.zeros(count)
+        if self.rank > 1:
+            return _nothing, [], None
+        pairs = [self.dist.P2POp(self.dist.isend, data, 1 - self.rank)]
+        pairs.append(self.dist.P2POp(self.dist.irecv, result, 1 - self.rank))
+
+        def call() -> None:
+            for work in self.dist.batch_isend_irecv(pairs):
+                work.wait()
+
+        return call, [data, result], 2.0 - self.rank
 
     def barrier(self) -> object:
         return self.dist.barrier()
@@ -111,29 +193,94 @@ class MpiLibrary:
         self.mpi: Any = importlib.import_module("mpi4py.MPI")
         self.comm = self.mpi.COMM_WORLD
         self.rank, self.world = self.comm.rank, self.comm.size
+        self.sum = self.world * (self.world + 1) / 2
 
     def prepare(self, op: str, nbytes: int) -> Call:
-        numpy, comm = self.numpy, self.comm
-        if op == "barrier":
-            comm.Barrier()
-            return self.barrier
-        data = numpy.full(nbytes // 4, self.rank + 1, dtype=numpy.float32)
-        call: Call
-        if op == "all_reduce":
-            result, expected = data, self.world * (self.world + 1) / 2
-            call = partial(comm.Allreduce, self.mpi.IN_PLACE, data)
-        elif op == "broadcast":
-            result, expected = data, 1.0
-            call = partial(comm.Bcast, data, 0)
-        elif op == "all_gather_into_tensor":
-            result, expected = numpy.zeros(data.size * self.world, dtype=numpy.float32), float(self.world)
-            call = partial(comm.Allgather, data, result)
-        else:
-            raise ValueError(f"unknown op {op}")
+        prepared: Prepared = getattr(self, f"_{op}")(nbytes // 4)
+        call, buffers, expected = prepared
         call()
-        check(float(result[-1]), expected, op)
-        data.fill(0)
+        if expected is not None:
+            check(float(buffers[-1][-1]), expected, op)
+        for buffer in buffers:
+            buffer.fill(0)
         return call
+
+    def _own(self, count: int) -> Any:
+        return self.numpy.full(count, self.rank + 1, dtype=self.numpy.float32)
+
+    def _empty(self, count: int) -> Any:
+        return self.numpy.zeros(count, dtype=self.numpy.float32)
+
+    def _barrier(self, _: int) -> Prepared:
+        return self.barrier, [], None
+
+    def _all_reduce(self, count: int) -> Prepared:
+        data = self._own(count)
+        return partial(self.comm.Allreduce, self.mpi.IN_PLACE, data), [data], self.sum
+
+    def _all_reduce_async(self, count: int) -> Prepared:
+        many = [self._own(count) for _ in range(ASYNC_CALLS)]
+
+        def call() -> None:
+            self.mpi.Request.Waitall([self.comm.Iallreduce(self.mpi.IN_PLACE, data) for data in many])
+
+        return call, many, self.sum
+
+    def _broadcast(self, count: int) -> Prepared:
+        data = self._own(count)
+        return partial(self.comm.Bcast, data, 0), [data], 1.0
+
+    def _reduce(self, count: int) -> Prepared:
+        data = self._own(count)
+        if self.rank == 0:
+            return partial(self.comm.Reduce, self.mpi.IN_PLACE, data), [data], self.sum
+        return partial(self.comm.Reduce, data, None), [data], None
+
+    def _all_gather_into_tensor(self, count: int) -> Prepared:
+        data, result = self._own(count), self._empty(count * self.world)
+        return partial(self.comm.Allgather, data, result), [data, result], float(self.world)
+
+    def _reduce_scatter_tensor(self, count: int) -> Prepared:
+        data, result = self._own(count * self.world), self._empty(count)
+        return partial(self.comm.Reduce_scatter_block, data, result), [data, result], self.sum
+
+    def _all_to_all_single(self, count: int) -> Prepared:
+        data, result = self._own(count * self.world), self._empty(count * self.world)
+        return partial(self.comm.Alltoall, data, result), [data, result], float(self.world)
+
+    def _gather(self, count: int) -> Prepared:
+        data, result = self._own(count), self._empty(count * self.world) if self.rank == 0 else None
+        if result is None:
+            return partial(self.comm.Gather, data, None), [data], None
+        return partial(self.comm.Gather, data, result), [data, result], float(self.world)
+
+    def _scatter(self, count: int) -> Prepared:
+        data, result = self._own(count * self.world) if self.rank == 0 else None, self._empty(count)
+        return partial(self.comm.Scatter, data, result), [*([] if data is None else [data]), result], 1.0
+
+    def _messages(self, count: int, source: int | None) -> Prepared:
+        data, result = self._own(count), self._empty(count)
+        if self.rank > 1:
+            return _nothing, [], None
+        come_from = self.mpi.ANY_SOURCE if source is None else 1 - self.rank
+        steps: list[Call] = [
+            partial(self.comm.Send, data, 1 - self.rank),
+            partial(self.comm.Recv, result, come_from),
+        ]
+        return partial(_in_turn, *steps[:: 1 if self.rank == 0 else -1]), [data, result], 2.0 - self.rank
+
+    def _ping_pong(self, count: int) -> Prepared:
+        return self._messages(count, 0)
+
+    def _any_source(self, count: int) -> Prepared:
+        return self._messages(count, None)
+
+    def _both_ways(self, count: int) -> Prepared:
+        data, result = self._own(count), self._empty(count)
+        if self.rank > 1:
+            return _nothing, [], None
+        other = 1 - self.rank
+        return partial(self.comm.Sendrecv, data, other, 0, result, other), [data, result], 2.0 - self.rank
 
     def barrier(self) -> object:
         return self.comm.Barrier()
@@ -142,6 +289,20 @@ class MpiLibrary:
         return list(self.comm.allgather(value))
 
     def close(self) -> None: ...
+
+
+def _nothing() -> None:
+    """What a rank calls that has no part in a case."""
+
+
+def _in_turn(first: Call, second: Call) -> None:
+    first()
+    second()
+
+
+def check(actual: float, expected: float, op: str) -> None:
+    if actual != expected:
+        raise RuntimeError(f"{op} gave {actual}, expected {expected}")
 
 
 def timed(call: Call, count: int) -> float:
@@ -175,7 +336,8 @@ def measure(
         library.barrier()
         seconds.append(timed(call, size))
     slowest = [max(of_ranks) for of_ranks in zip(*library.gather(seconds), strict=True)]
-    return {"op": op, "bytes": nbytes, "seconds": statistics.median(slowest), "calls": size * batches}
+    one = statistics.median(slowest) / PER_CALL.get(op, 1)
+    return {"op": op, "bytes": nbytes, "seconds": one, "calls": size * batches}
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from torch_ucc.bench import driver, report
 from torch_ucc.bench.__main__ import exit_status, main, parse
-from torch_ucc.bench.cases import ALL_REDUCE_SIZES, Case, format_size, make_cases, parse_size
+from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import Sample, Samples, figure
 from torch_ucc.bench.peers import PEERS, commands
 from torch_ucc.bench.targets import Unit, Verdict, judge, judge_ratios, judge_waits
@@ -51,11 +51,11 @@ class TestCases:
 
     def test_barrier_has_one_case_and_all_reduce_its_usual_sizes(self) -> None:
         cases = make_cases(["all_reduce", "barrier"], None)
-        assert cases == [*(Case("all_reduce", size) for size in ALL_REDUCE_SIZES), Case("barrier", 0)]
+        assert cases == [*(Case("all_reduce", size) for size in SIZES), Case("barrier", 0)]
 
     def test_unknown_op(self) -> None:
-        with pytest.raises(ValueError, match="unknown op 'reduce'"):
-            make_cases(["reduce"], None)
+        with pytest.raises(ValueError, match="unknown op 'reduction'"):
+            make_cases(["reduction"], None)
 
 
 class TestFigures:
@@ -202,12 +202,15 @@ class TestRuns:
     def test_real_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         output = tmp_path / "figures.json"
         arguments = ["--peers", "gloo,fake", "--ranks", "2", "--sizes", "4,1K", "--repetitions", "1"]
-        assert main([*arguments, "--case-seconds", "0.02", "--json", str(output)]) == 0
+        arguments += ["--ops", ",".join(OPS), "--case-seconds", "0.01", "--json", str(output)]
+        assert main(arguments) == 0
         printed = capsys.readouterr().out
-        assert "all_gather_into_tensor" in printed
+        assert all(op in printed for op in OPS)
         assert "not measured" in printed
         data = json.loads(output.read_text())
         assert data["machine"]["torch"]
-        assert len(data["samples"]) == 2 * (3 * 2 + 1)
+        assert (
+            len(data["samples"]) == 2 * (2 * len(OPS) - 1) - 2
+        )  # barrier has one size, and fake no any_source
         assert all(0 < sample["seconds"] < 1 for sample in data["samples"])
         assert data["failures"] == []
