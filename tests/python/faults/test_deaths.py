@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
+from deaths import GRACE, failure, note, only_these_die, run_while_die, wait_for
 from torch_ucc.testing import RankError, run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -61,20 +62,6 @@ OPS: dict[str, Callable[[int], object]] = {
 }
 
 
-def note(folder: str, found: object) -> None:
-    path = Path(folder, str(dist.get_rank()))
-    path.with_suffix(".part").write_text(json.dumps(found))
-    path.with_suffix(".part").rename(path)
-
-
-def failure(call: Callable[[], object]) -> tuple[str, str, float]:
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error), time.monotonic()
-    return "nothing", "", time.monotonic()
-
-
 def last_rank_dies(folder: str, how: str, op: str, numel: int) -> None:
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == dist.get_world_size() - 1:
@@ -92,9 +79,7 @@ def found_after_death(
     folder: Path, world_size: int, *args: object
 ) -> tuple[float, list[list[tuple[str, str, float]]]]:
     """When the last rank died, and what the others found; that only it died is asserted."""
-    with pytest.raises(RankError) as caught:
-        run_ranks(last_rank_dies, world_size, str(folder), *args, group_timeout=60.0)
-    assert set(caught.value.errors) == {world_size - 1} and not caught.value.unended, caught.value
+    run_while_die(world_size - 1, last_rank_dies, world_size, str(folder), *args)
     died = json.loads((folder / str(world_size - 1)).read_text())
     return died, [json.loads((folder / str(rank)).read_text()) for rank in range(world_size - 1)]
 
@@ -147,9 +132,7 @@ def others_go_on(folder: str) -> None:
 
 
 def test_groups_without_the_dead_go_on(tmp_path: Path) -> None:
-    with pytest.raises(RankError) as caught:
-        run_ranks(others_go_on, 3, str(tmp_path), group_timeout=60.0)
-    assert set(caught.value.errors) == {2}, caught.value
+    run_while_die(2, others_go_on, 3, str(tmp_path))
     for rank in (0, 1):
         lost, total, pair, world = json.loads((tmp_path / str(rank)).read_text())
         assert (lost, total) == ("DistBackendError", [2.0, 2.0, 2.0])
@@ -186,9 +169,8 @@ def survivors_go_on(folder: str) -> None:
 
 
 def test_survivors_form_a_smaller_world(tmp_path: Path) -> None:
-    with pytest.raises(RankError) as caught:
-        run_ranks(survivors_go_on, 4, str(tmp_path), init=False, grace=60.0)
-    assert set(caught.value.errors) == {2, 3}, caught.value
+    with only_these_die(2, 3):
+        run_ranks(survivors_go_on, 4, str(tmp_path), init=False, grace=GRACE)
     for rank in (0, 1):
         assert (tmp_path / f"done {rank}").exists()
 
@@ -199,8 +181,7 @@ def stopped(folder: str, woken: bool) -> None:
         note(folder, os.getpid())
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
-        while not Path(folder, "1").exists():
-            time.sleep(0.01)
+        wait_for(Path(folder, "1"))
         if woken:
             time.sleep(0.3)
             os.kill(json.loads(Path(folder, "1").read_text()), signal.SIGCONT)
@@ -256,8 +237,8 @@ def dies_in_init(folder: str) -> None:
 
     if rank == 2:
         threading.Thread(target=die, daemon=True).start()
-    while rank == 1 and not Path(folder, "2").exists():
-        time.sleep(0.01)
+    if rank == 1:
+        wait_for(Path(folder, "2"))
     began = time.monotonic()
     kind, text, ended = failure(
         lambda: dist.init_process_group(
@@ -268,9 +249,7 @@ def dies_in_init(folder: str) -> None:
 
 
 def test_a_death_while_the_first_group_is_created(tmp_path: Path) -> None:
-    with pytest.raises(RankError) as caught:
-        run_ranks(dies_in_init, 3, str(tmp_path), init=False, grace=50.0)
-    assert set(caught.value.errors) == {2} and not caught.value.unended, caught.value
+    run_while_die(2, dies_in_init, 3, str(tmp_path), init=False)
     for rank in (0, 1):
         kind, text, seconds = json.loads((tmp_path / f"told {rank}").read_text())
         assert kind == "DistBackendError", (kind, text)
@@ -290,9 +269,7 @@ def creates_with_the_dead(folder: str) -> None:
 
 def test_a_group_with_the_dead_cannot_be_created(tmp_path: Path) -> None:
     """The dead rank would have been the first of it, for which the others wait."""
-    with pytest.raises(RankError) as caught:
-        run_ranks(creates_with_the_dead, 3, str(tmp_path), group_timeout=60.0, grace=50.0)
-    assert set(caught.value.errors) == {0} and not caught.value.unended, caught.value
+    run_while_die(0, creates_with_the_dead, 3, str(tmp_path))
     for rank in (1, 2):
         first, second, seconds = json.loads((tmp_path / str(rank)).read_text())
         assert first[0] == second[0] == "DistBackendError"
@@ -311,9 +288,7 @@ def dies_in_new_group(folder: str) -> None:
 
 
 def test_a_death_while_a_group_is_created(tmp_path: Path) -> None:
-    with pytest.raises(RankError) as caught:
-        run_ranks(dies_in_new_group, 3, str(tmp_path), group_timeout=60.0, grace=50.0)
-    assert set(caught.value.errors) == {0} and not caught.value.unended, caught.value
+    run_while_die(0, dies_in_new_group, 3, str(tmp_path))
     for rank in (1, 2):
         kind, text = json.loads((tmp_path / str(rank)).read_text())
         assert kind == "DistBackendError" and "cannot be created: rank 0 (host" in text, text
@@ -328,9 +303,7 @@ def dies_before_monitored_barrier(folder: str) -> None:
 
 
 def test_monitored_barrier_ends_with_a_death(tmp_path: Path) -> None:
-    with pytest.raises(RankError) as caught:
-        run_ranks(dies_before_monitored_barrier, 3, str(tmp_path), group_timeout=60.0, grace=50.0)
-    assert set(caught.value.errors) == {2} and not caught.value.unended, caught.value
+    run_while_die(2, dies_before_monitored_barrier, 3, str(tmp_path))
     for rank in (0, 1):
         kind, text = json.loads((tmp_path / str(rank)).read_text())
         assert kind == "DistBackendError" and "rank 2 (host" in text, text

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from deaths import failure, wait_for
 from hosts import Hosts
-from test_deaths import failure
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -39,8 +39,7 @@ def total_with_little_shared_memory(ready: str) -> float:
     if os.environ["RANK"] == "0":
         subprocess.run(["mount", "-o", "remount,size=64k", "/dev/shm"], check=True)
         Path(ready).touch()
-    while not Path(ready).exists():
-        time.sleep(0.01)
+    wait_for(Path(ready))
     dist.init_process_group("ucc")
     tensor = torch.ones(1 << 20)
     dist.all_reduce(tensor)
