@@ -10,13 +10,22 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from torch_ucc.bench import machine, report, targets
-from torch_ucc.bench.cases import FEW_OPS, OPS, make_cases, parse_size
-from torch_ucc.bench.driver import Bench
+from torch_ucc.bench import machine, plot, report, targets
+from torch_ucc.bench.cases import FEW_OPS, OPS, SIZES, format_size, make_cases, parse_size
+from torch_ucc.bench.driver import OCCASIONS, Bench
 from torch_ucc.bench.figures import Samples
 from torch_ucc.bench.peers import PEERS
 
-IDLE_PEERS = "ucc,gloo"
+OCCASION_PEERS = "ucc,gloo"
+OCCASION_HELP = {
+    "idle": "measure instead what idling and waiting cost",
+    "training": "measure instead what communication costs a training",
+    "starting": "measure instead how long the start takes",
+}
+MANY, LARGEST_OF_MANY = (
+    4,
+    1 << 20,
+)  # more ranks than so many are not timed with larger parts: their memory adds up
 QUIET_CORES = 0.1  # more than that beside the bench, and its figures are in doubt
 
 
@@ -34,25 +43,36 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--ops", type=names, default=list(FEW_OPS), help=f"of {','.join(OPS)}; default {','.join(FEW_OPS)}")
     add("--sizes", type=names, help="bytes a rank, like 4,64K,1M; default: each op's usual ones")
     add("--ranks", type=names, default=["2", "4"], help="default 2,4")
-    add("--peers", type=names, help=f"of {','.join(PEERS)}; default all, with --idle {IDLE_PEERS}")
-    add("--repetitions", type=int, help="turns of all peers; default 8, with --idle 3")
+    add("--peers", type=names, help=f"of {','.join(PEERS)}; default all, of occasions {OCCASION_PEERS}")
+    add("--report", action="store_true", help="all ops and sizes, 2, 4 and 8 ranks, and all targets: an hour")
+    add("--repetitions", type=int, help="turns of all peers; default 8, of occasions 3")
     add("--case-seconds", type=float, default=0.2, help="time for one case in one turn; default %(default)s")
     add("--cores", type=int, default=2, help="keep all ranks to so many cores; default 2")
-    add("--idle", action="store_true", help="measure instead what idling and waiting cost")
+    for occasion, what in OCCASION_HELP.items():
+        add(f"--{occasion}", action="append_const", dest="occasions", const=occasion, help=what)
     add("--idle-seconds", type=float, default=10.0, help="with --idle: how long a group idles")
     add("--late-seconds", type=float, default=5.0, help="with --idle: how late the late rank is")
     add("--trials", type=int, default=10, help="with --idle: late arrivals timed in a turn")
     add("--assert", dest="strict", action="store_true", help="fail unless every target was seen met")
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw the times there: FILE.png, FILE.svg or a page, FILE.html",
+    )
     add("--json", type=Path, metavar="FILE", help="write everything there")
     add("--list-mpi-peers", action="store_true", help="only print which MPI environments this run needs")
     args = parser.parse_args(arguments)
-    args.peers = args.peers or (names(IDLE_PEERS) if args.idle else list(PEERS))
-    args.repetitions = args.repetitions or (3 if args.idle else 8)
+    args.peers = args.peers or (names(OCCASION_PEERS) if args.occasions else list(PEERS))
+    args.repetitions = args.repetitions or (3 if args.occasions else 8)
     for name in args.peers:
         if name not in PEERS:
             parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
-        if args.idle and not PEERS[name].is_torch:
-            parser.error(f"--idle measures torch backends, not {name}")
+        if args.occasions and not PEERS[name].is_torch:
+            parser.error(f"--{args.occasions[0]} measures torch backends, not {name}")
+    if args.report:
+        args.ops, args.ranks = list(OPS), ["2", "4", "8"]
+        args.sizes = args.sizes or [format_size(size).replace(" ", "") for size in SIZES]
     try:
         args.ranks = [int(ranks) for ranks in args.ranks]
         args.cases = make_cases(args.ops, [parse_size(size) for size in args.sizes] if args.sizes else None)
@@ -71,7 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{about['cpu']}, {about['cores']} of {about['cores_of_machine']} cores, torch {about['torch']}\n")
 
     start = machine.Clock.now()
-    total = args.repetitions * len(args.peers) * (1 if args.idle else len(args.ranks))
+    rounds = sum(len(OCCASIONS[name].ranks) for name in args.occasions or []) or len(args.ranks)
+    total = args.repetitions * len(args.peers) * rounds
     with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
 
         def notice(text: str) -> None:
@@ -79,20 +100,23 @@ def main(arguments: list[str] | None = None) -> int:
             bar.update()
 
         bench = Bench([PEERS[name] for name in args.peers], args.repetitions, notice)
-        if args.idle:
-            bench.time_waits(args.idle_seconds, args.late_seconds, args.trials)
-        else:
-            for ranks in args.ranks:
-                bench.time_cases(ranks, args.cases, args.case_seconds)
+        for name in args.occasions or []:
+            bench.watch(OCCASIONS[name], occasion_arguments(name, args))
+        for ranks in args.ranks if not args.occasions else []:
+            few = [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
+            bench.time_cases(ranks, few, args.case_seconds)
     load = machine.foreign_load(start, machine.Clock.now())
 
     samples = Samples(bench.samples)
     for ranks in args.ranks if samples.all else []:
         print(report.cases_table(samples, ranks, args.peers), end="\n\n")
-    if bench.waits:
-        print(report.waits_table(bench.waits), end="\n\n")
+    if bench.occasions:
+        print(report.occasions_table(bench.occasions), end="\n\n")
+    wanted = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
     judgements = (
-        targets.judge_waits(bench.waits) if args.idle else targets.judge_ratios(samples, report.format_case)
+        targets.judge_occasions(bench.occasions)
+        if args.occasions
+        else [target.judge(samples) for target in wanted]
     )
     print(report.targets_table(judgements), end="\n\n")
     print(
@@ -102,12 +126,32 @@ def main(arguments: list[str] | None = None) -> int:
     for failure in bench.failures:
         print(f"NOT MEASURED: {failure}", file=sys.stderr)
 
+    if args.plot and samples.all:
+        plot.draw(samples, args.peers, title(about, load), args.plot)
     if args.json:
         settings: dict[str, object] = {key: str(value) for key, value in vars(args).items()}
         about["foreign_load_cores"] = load
-        data = report.as_data(about, settings, samples, bench.waits, judgements, bench.failures)
+        data = report.as_data(about, settings, samples, bench.occasions, judgements, bench.failures)
         args.json.write_text(json.dumps(data, indent=1) + "\n")
     return exit_status(bool(bench.failures), args.strict, {item.verdict for item in judgements})
+
+
+def title(about: dict[str, object], load: float) -> str:
+    where = f"{about['cores']} cores of {about['cpu']}, torch {about['torch']}, {about['date']}"
+    return where + (f"; others used {load:.2f} cores meanwhile" if load > QUIET_CORES else "")
+
+
+def occasion_arguments(name: str, args: argparse.Namespace) -> list[str]:
+    given = {
+        "idle": {
+            "--idle-seconds": args.idle_seconds,
+            "--late-seconds": args.late_seconds,
+            "--trials": args.trials,
+        },
+        "training": {"--trials": args.trials},
+        "starting": {},
+    }[name]
+    return [str(word) for pair in given.items() for word in pair]
 
 
 def exit_status(failed: bool, strict: bool, verdicts: set[targets.Verdict]) -> int:

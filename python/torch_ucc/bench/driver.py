@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch_ucc.bench.cases import Case
 from torch_ucc.bench.figures import Sample
 from torch_ucc.bench.peers import Peer, Start, commands
-from torch_ucc.bench.targets import Waits
+from torch_ucc.bench.targets import Occasions
 
 BATCH_SECONDS = 0.002  # below a scheduler tick, so that most batches of a small op run undisturbed
 SHARED_BATCH_SECONDS = (
@@ -94,6 +95,30 @@ def run_peer(peer: Peer, ranks: int, program: str, arguments: list[str], limit: 
         return json.loads(output.read_text())
 
 
+@dataclass(frozen=True)
+class Occasion:
+    """What is not a matter of calls per second: a program of its own, for torch peers.
+
+    `limit`: in seconds, for a run.
+    """
+
+    name: str
+    program: str
+    limit: float
+    ranks: tuple[int, ...] = (2,)
+    is_random: bool = False
+
+
+OCCASIONS = {
+    occasion.name: occasion
+    for occasion in (
+        Occasion("idle", "waiting.py", STARTUP_LIMIT * 2, is_random=True),
+        Occasion("training", "training.py", STARTUP_LIMIT * 2),
+        Occasion("starting", "starting.py", STARTUP_LIMIT * 2, ranks=(2, 8)),
+    )
+}
+
+
 def turns(peers: Sequence[Peer], repetitions: int) -> list[tuple[int, Peer]]:
     """A B C A B C ...: neighbours in time are compared, so that a slow minute hits all alike."""
     return [(repetition, peer) for repetition in range(repetitions) for peer in peers]
@@ -105,7 +130,7 @@ class Bench:
     def __init__(self, peers: Sequence[Peer], repetitions: int, notice: Notice) -> None:
         self.peers, self.repetitions, self.notice = peers, repetitions, notice
         self.samples: list[Sample] = []
-        self.waits: Waits = {}
+        self.occasions: Occasions = {}
         self.failures: list[str] = []
 
     def _attempt(self, broken: set[str], peer: Peer, *what: Any) -> Any:
@@ -132,13 +157,13 @@ class Bench:
                 case = Case(row["op"], row["bytes"])
                 self.samples.append(Sample(peer.name, ranks, case, repetition, row["seconds"]))
 
-    def time_waits(self, idle_seconds: float, late_seconds: float, trials: int) -> None:
-        broken: set[str] = set()
-        limit = STARTUP_LIMIT + idle_seconds + late_seconds + trials
-        for repetition, peer in turns(self.peers, self.repetitions):
-            self.notice(f"{peer.name}, idle and late, repetition {repetition + 1}")
-            arguments = ["--idle-seconds", str(idle_seconds), "--late-seconds", str(late_seconds)]
-            arguments += ["--trials", str(trials), "--seed", str(repetition)]
-            result = self._attempt(broken, peer, 2, "waiting.py", arguments, limit) or {}
-            for what, values in result.items():
-                self.waits.setdefault(peer.name, {}).setdefault(what, []).extend(values)
+    def watch(self, occasion: Occasion, arguments: Sequence[str]) -> None:
+        for ranks in occasion.ranks:
+            of_ranks = "" if ranks == 2 else f", {ranks} ranks"
+            broken: set[str] = set()
+            for repetition, peer in turns(self.peers, self.repetitions):
+                self.notice(f"{peer.name}, {occasion.name}, {ranks} ranks, repetition {repetition + 1}")
+                asked = [*arguments, *(["--seed", str(repetition)] if occasion.is_random else [])]
+                result = self._attempt(broken, peer, ranks, occasion.program, asked, occasion.limit) or {}
+                for what, values in result.items():
+                    self.occasions.setdefault(peer.name, {}).setdefault(what + of_ranks, []).extend(values)

@@ -63,6 +63,13 @@ class Samples:
         pairs = [top[repetition] / bottom[repetition] for repetition in sorted(top.keys() & bottom.keys())]
         return figure(pairs) if pairs else None
 
+    def difference(self, more: str, less: str, ranks: int, case: Case, times: int = 1) -> Figure | None:
+        """Times of `more` less so many times those of `less`, paired by repetition."""
+        minuends = self._by_key.get((more, ranks, case), {})
+        subtrahends = self._by_key.get((less, ranks, case), {})
+        both = sorted(minuends.keys() & subtrahends.keys())
+        return figure([minuends[turn] - times * subtrahends[turn] for turn in both]) if both else None
+
     def fastest(self, peers: Sequence[str], ranks: int, case: Case) -> str | None:
         cells = {peer: cell for peer in peers if (cell := self.cell(peer, ranks, case))}
         return min(cells, key=lambda peer: cells[peer].median) if cells else None

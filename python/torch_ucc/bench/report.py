@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from torch_ucc.bench.cases import Case, format_size
+from torch_ucc.bench.cases import format_size
 from torch_ucc.bench.figures import Figure, Samples, figure
-from torch_ucc.bench.targets import WAIT_TARGETS, Judgement, Unit, Waits
+from torch_ucc.bench.targets import OCCASION_TARGETS, Judgement, Occasions, Unit
 
 NOISY_SPREAD = 0.25  # a cell whose median is less sure than this is marked
 BASE = "ucc"  # ratios are over its times
@@ -44,11 +44,6 @@ def format_ratio(value: Figure | None) -> str:
     return f"{value.median:.3g}x" if value else "-"
 
 
-def format_case(ranks: int, case: Case) -> str:
-    size = f" {format_size(case.nbytes)}" if case.nbytes else ""
-    return f"{case.op}{size}, {ranks} ranks"
-
-
 def cases_table(samples: Samples, ranks: int, peers: Sequence[str]) -> str:
     """One row a case: each peer's time, then each other peer's over ours."""
     cases = list(dict.fromkeys(sample.case for sample in samples.all if sample.ranks == ranks))
@@ -62,15 +57,17 @@ def cases_table(samples: Samples, ranks: int, peers: Sequence[str]) -> str:
     return table(rows)
 
 
-def waits_table(waits: Waits) -> str:
-    rows = [["2 ranks", *(target.name for target in WAIT_TARGETS)]]
-    for peer, kinds in waits.items():
-        row = [peer]
-        for target in WAIT_TARGETS:
-            value = figure(kinds[target.what])
-            of_core = " of a core" if target.unit is Unit.CORE else ""
-            row.append(f"{target.unit.show(value.median)}{of_core} ±{value.spread:.0%}")
-        rows.append(row)
+def occasions_table(occasions: Occasions) -> str:
+    """One row a figure, one column a peer."""
+    rows = [["", *occasions]]
+    for target in OCCASION_TARGETS:
+        values = [of_peer.get(target.what) for of_peer in occasions.values()]
+        if not any(values):
+            continue
+        unit = Unit.SECONDS if target.unit is Unit.RATIO else target.unit
+        rows.append([target.name])
+        for value in map(figure, filter(None, values)):
+            rows[-1].append(f"{unit.show(value.median)} ±{value.spread:.0%}")
     return table(rows)
 
 
@@ -90,7 +87,7 @@ def as_data(
     machine: dict[str, object],
     settings: dict[str, object],
     samples: Samples,
-    waits: Waits,
+    occasions: Occasions,
     judgements: Sequence[Judgement],
     failures: Sequence[str],
 ) -> dict[str, object]:
@@ -101,7 +98,7 @@ def as_data(
             {**asdict(sample), "case": {"op": sample.case.op, "bytes": sample.case.nbytes}}
             for sample in samples.all
         ],
-        "waits": waits,
+        "occasions": occasions,
         "targets": [
             {**asdict(item), "unit": item.unit.value, "verdict": item.verdict.value} for item in judgements
         ],

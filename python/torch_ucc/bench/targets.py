@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
-from torch_ucc.bench.cases import Case
+from torch_ucc.bench.cases import Case, format_size
 from torch_ucc.bench.figures import Figure, Samples, figure
 
-Waits = dict[
-    str, dict[str, list[float]]
-]  # peer -> "idle", "late" (shares of a core), "delay" (seconds) -> samples
+Occasions = dict[str, dict[str, list[float]]]  # peer -> name of a figure -> samples
 
 
 class Verdict(Enum):
@@ -25,11 +23,14 @@ class Unit(Enum):
     RATIO = "ratio"
     SECONDS = "seconds"
     CORE = "share of a core"
+    SHARE = "share"
 
     def show(self, value: float) -> str:
         if self is Unit.RATIO:
             return f"{value:.3g}x"
-        return f"{value:.2%}" if self is Unit.CORE else f"{value * 1e3:.3f} ms"
+        if self is Unit.SECONDS:
+            return f"{value * 1e3:.3f} ms"
+        return f"{value:.2%}" if self is Unit.CORE else f"{value:.0%}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ def judge(measured: Figure | None, bound: float, *, at_most: bool) -> Verdict:
     return Verdict.MET if met else Verdict.MISSED if missed else Verdict.NOISY
 
 
+class Target(Protocol):
+    def judge(self, samples: Samples) -> Judgement: ...
+
+
 @dataclass(frozen=True)
 class RatioTarget:
     """The time of `above` over that of `below`; of several names the fastest counts."""
@@ -64,9 +69,79 @@ class RatioTarget:
     bound: float
     at_most: bool = False
 
+    def judge(self, samples: Samples) -> Judgement:
+        # Better than "the better of several" only where every one of them was measured.
+        complete = all(samples.cell(peer, self.ranks, self.case) for peer in self.above)
+        above = samples.fastest(self.above, self.ranks, self.case) if complete else None
+        measured = samples.ratio(above, self.below, self.ranks, self.case) if above else None
+        sign = "<=" if self.at_most else ">="
+        wanted = f"{above or '|'.join(self.above)}/{self.below} {sign} {self.bound:g}"
+        verdict = judge(measured, self.bound, at_most=self.at_most)
+        return Judgement(format_case(self.ranks, self.case), wanted, measured, verdict)
+
+
+@dataclass(frozen=True)
+class EveryCellTarget:
+    """The time of `above`, of several the fastest, over ours, in `share` of the cells of these sizes and ops.
+
+    What is judged is the worst of that share.
+    """
+
+    ranks: int
+    above: tuple[str, ...]
+    bound: float
+    smallest: int = 0
+    largest: int = 1 << 40
+    ops: tuple[str, ...] = ()
+    share: float = 1.0
+
+    def judge(self, samples: Samples) -> Judgement:
+        wanted = f"{'|'.join(self.above)}/ucc >= {self.bound:g} in {self.share:.0%} of the cells"
+        ratios = []
+        for case in dict.fromkeys(sample.case for sample in samples.all if sample.ranks == self.ranks):
+            asked = self.smallest <= case.nbytes <= self.largest and (not self.ops or case.op in self.ops)
+            above = samples.fastest(self.above, self.ranks, case) if asked else None
+            if above and (ratio := samples.ratio(above, "ucc", self.ranks, case)):
+                ratios.append((ratio, case))
+        if not ratios:
+            return Judgement(f"every operation, {self.ranks} ranks", wanted, None, Verdict.ABSENT)
+        ratios.sort(key=lambda pair: pair[0].median)
+        ratio, case = ratios[round((1 - self.share) * (len(ratios) - 1))]
+        return Judgement(
+            format_case(self.ranks, case), wanted, ratio, judge(ratio, self.bound, at_most=False)
+        )
+
+
+@dataclass(frozen=True)
+class OverheadTarget:
+    """Our time less `floors` times that of torch's own dispatch, in seconds.
+
+    The bound is the larger of `bound` and `of_openmpi` times what Open MPI takes.
+    """
+
+    case: Case
+    bound: float
+    floors: int = 1
+    of_openmpi: float = 0.0
+    ranks: int = 2
+
+    def judge(self, samples: Samples) -> Judgement:
+        measured = samples.difference("ucc", "fake", self.ranks, self.case, self.floors)
+        openmpi = samples.cell("openmpi", self.ranks, self.case)
+        bound = max(self.bound, self.of_openmpi * openmpi.median) if openmpi else self.bound
+        floor = "fake" if self.floors == 1 else f"{self.floors} fake"
+        wanted = f"ucc - {floor} <= {Unit.SECONDS.show(bound)}"
+        verdict = judge(measured, bound, at_most=True)
+        return Judgement(format_case(self.ranks, self.case), wanted, measured, verdict, Unit.SECONDS)
+
+
+def format_case(ranks: int, case: Case) -> str:
+    size = f" {format_size(case.nbytes)}" if case.nbytes else ""
+    return f"{case.op}{size}, {ranks} ranks"
+
 
 ALL_REDUCE_4, ALL_REDUCE_64M = Case("all_reduce", 4), Case("all_reduce", 64 << 20)
-RATIO_TARGETS = (
+PLAIN_TARGETS: tuple[Target, ...] = (
     RatioTarget(2, ALL_REDUCE_4, ("ucc",), "fake", 2.0, at_most=True),
     RatioTarget(2, ALL_REDUCE_4, ("gloo",), "ucc", 15.0),
     RatioTarget(2, ALL_REDUCE_64M, ("gloo",), "ucc", 2.5),
@@ -75,42 +150,79 @@ RATIO_TARGETS = (
 )
 
 
+KB, MB = 1 << 10, 1 << 20
+BULK = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor", "all_to_all_single")
+MPIS = ("openmpi", "mpich")
+REPORT_TARGETS: tuple[Target, ...] = (
+    *(
+        OverheadTarget(Case(op, 0 if op == "barrier" else 4), 1.2e-6, of_openmpi=1.5)
+        for op in ("all_reduce", "broadcast", "all_gather_into_tensor", "barrier")
+    ),
+    EveryCellTarget(2, ("gloo",), 1.0),
+    EveryCellTarget(2, ("gloo",), 1.5, share=0.95),
+    EveryCellTarget(2, ("gloo",), 20.0, largest=KB),
+    EveryCellTarget(2, MPIS, 1.5, smallest=64 * MB, largest=64 * MB, ops=BULK),
+    EveryCellTarget(2, MPIS, 1.0, smallest=MB, ops=BULK),
+    RatioTarget(4, ALL_REDUCE_4, ("ucc",), "openmpi", 1.3, at_most=True),
+    EveryCellTarget(4, ("gloo",), 1.0),
+    RatioTarget(8, ALL_REDUCE_4, ("gloo",), "ucc", 40.0),
+    OverheadTarget(Case("ping_pong", 4), 1.5e-6, floors=2),
+)
+
+
+class Beside(Enum):
+    """What a figure of ours is set against."""
+
+    NOTHING = "nothing"
+    GLOO = "gloo's is subtracted"
+    BELOW_GLOO = "gloo's over ours"
+
+
 @dataclass(frozen=True)
-class WaitTarget:
+class OccasionTarget:
+    """`what`: the figure's name in what the occasion's ranks wrote, and their number if it is not 2."""
+
     what: str
     name: str
     bound: float
     unit: Unit
+    beside: Beside = Beside.NOTHING
+    at_most: bool = True
 
 
-WAIT_TARGETS = (
-    WaitTarget("idle", "a group that idles", 0.005, Unit.CORE),
-    WaitTarget("late", "waiting for a late rank", 0.01, Unit.CORE),
-    WaitTarget("delay", "from a late arrival to the return", 0.001, Unit.SECONDS),
+OCCASION_TARGETS = (
+    OccasionTarget("idle", "a group that idles", 0.005, Unit.CORE),
+    OccasionTarget("late", "waiting for a late rank", 0.01, Unit.CORE),
+    OccasionTarget("delay", "from a late arrival to the return", 0.001, Unit.SECONDS),
+    OccasionTarget("hidden", "16 MB all_reduce hidden", 0.8, Unit.SHARE, at_most=False),
+    OccasionTarget(
+        "communication", "communication of a DDP step", 2.5, Unit.RATIO, Beside.BELOW_GLOO, at_most=False
+    ),
+    OccasionTarget("start", "first group and all_reduce", 0.15, Unit.SECONDS, Beside.GLOO),
+    OccasionTarget("start, 8 ranks", "the same of 8 ranks", 0.15, Unit.SECONDS, Beside.GLOO),
+    OccasionTarget("group", "a further group", 0.001, Unit.SECONDS),
 )
 
 
-def judge_ratios(samples: Samples, format_case: Callable[[int, Case], str]) -> list[Judgement]:
+def judge_occasions(occasions: Occasions) -> list[Judgement]:
+    """Of those that were measured."""
     judgements = []
-    for target in RATIO_TARGETS:
-        # Better than "the better of several" only where every one of them was measured.
-        complete = all(samples.cell(peer, target.ranks, target.case) for peer in target.above)
-        above = samples.fastest(target.above, target.ranks, target.case) if complete else None
-        measured = samples.ratio(above, target.below, target.ranks, target.case) if above else None
-        sign = "<=" if target.at_most else ">="
-        wanted = f"{above or '|'.join(target.above)}/{target.below} {sign} {target.bound:g}"
+    for target in OCCASION_TARGETS:
+        ours, gloos = (occasions.get(peer, {}).get(target.what) for peer in ("ucc", "gloo"))
+        if ours is None and gloos is None:
+            continue
+        values = set_beside(target.beside, ours or [], gloos or [])
+        measured = figure(values) if values else None
         verdict = judge(measured, target.bound, at_most=target.at_most)
-        judgements.append(Judgement(format_case(target.ranks, target.case), wanted, measured, verdict))
-    return judgements
-
-
-def judge_waits(waits: Waits) -> list[Judgement]:
-    judgements = []
-    for target in WAIT_TARGETS:
-        of_ucc, of_gloo = (waits.get(peer, {}).get(target.what) for peer in ("ucc", "gloo"))
-        measured = figure(of_ucc) if of_ucc else None
-        verdict = judge(measured, target.bound, at_most=True)
-        beside = figure(of_gloo) if of_gloo else None
-        wanted = f"<= {target.unit.show(target.bound)}"
+        beside = figure(gloos) if gloos and target.beside is Beside.NOTHING else None
+        sign = {Beside.NOTHING: "", Beside.GLOO: "ucc-gloo ", Beside.BELOW_GLOO: "gloo/ucc "}[target.beside]
+        wanted = f"{sign}{'<=' if target.at_most else '>='} {target.unit.show(target.bound)}"
         judgements.append(Judgement(target.name, wanted, measured, verdict, target.unit, beside))
     return judgements
+
+
+def set_beside(beside: Beside, ours: list[float], gloos: list[float]) -> list[float]:
+    if beside is Beside.NOTHING:
+        return ours
+    pairs = zip(ours, gloos, strict=False)  # of turns that both had
+    return [gloo / our if beside is Beside.BELOW_GLOO else our - gloo for our, gloo in pairs]

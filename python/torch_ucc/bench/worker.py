@@ -56,20 +56,24 @@ PER_CALL = {"ping_pong": 2, "any_source": 2, "all_reduce_async": ASYNC_CALLS}
 class TorchLibrary:
     """torch.distributed over one backend; rank and store come from the environment as under torchrun."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, *, init: bool = True) -> None:
         self.torch: Any = importlib.import_module("torch")
         self.dist: Any = importlib.import_module("torch.distributed")
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         self.store = self.dist.TCPStore(*address, is_master=False)
-        self.real = backend != "fake"
+        self.backend, self.real = backend, backend != "fake"
+        self.sum = self.world * (self.world + 1) / 2
+        self.rounds = 0
+        if init:
+            self.init()
+
+    def init(self) -> None:
         if self.real:
             store = self.dist.PrefixStore("group", self.store)
         else:
             store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
-        self.dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world)
-        self.sum = self.world * (self.world + 1) / 2
-        self.rounds = 0
+        self.dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.world)
 
     def prepare(self, op: str, nbytes: int) -> Call:
         prepared: Prepared = getattr(self, f"_{op}")(nbytes // 4)

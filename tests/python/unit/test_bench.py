@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_ucc.bench import driver, report
+from torch_ucc.bench import driver, plot, report
 from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import Sample, Samples, figure
 from torch_ucc.bench.peers import PEERS, commands
-from torch_ucc.bench.targets import Unit, Verdict, judge, judge_ratios, judge_waits
+from torch_ucc.bench.targets import (
+    PLAIN_TARGETS,
+    EveryCellTarget,
+    OverheadTarget,
+    Unit,
+    Verdict,
+    judge,
+    judge_occasions,
+)
 
 SMALL, LARGE = Case("all_reduce", 4), Case("all_reduce", 64 << 20)
 
@@ -106,22 +115,52 @@ class TestTargets:
                 ),
             ]
         )
-        verdicts = [item.verdict for item in judge_ratios(run, report.format_case)]
+        verdicts = [target.judge(run).verdict for target in PLAIN_TARGETS]
         assert verdicts == [Verdict.MET, Verdict.MISSED, Verdict.MET, Verdict.NOISY, Verdict.ABSENT]
 
     def test_the_better_mpi_takes_both(self) -> None:
         run = Samples(samples(2, LARGE, ucc=[1.0], openmpi=[2.0]))
-        assert judge_ratios(run, report.format_case)[3].verdict is Verdict.ABSENT
+        assert PLAIN_TARGETS[3].judge(run).verdict is Verdict.ABSENT
 
-    def test_waits(self) -> None:
-        waits = {
+    def test_occasions(self) -> None:
+        occasions = {
             "ucc": {"idle": [0.001, 0.002], "late": [0.9, 0.95], "delay": [0.0004] * 15 + [0.004] * 15},
             "gloo": {"idle": [0.002], "late": [0.002], "delay": [0.0007]},
         }
-        judged = judge_waits(waits)
+        judged = judge_occasions(occasions)
         assert [item.verdict for item in judged] == [Verdict.MET, Verdict.MISSED, Verdict.NOISY]
         assert [item.beside.median for item in judged if item.beside] == [0.002, 0.002, 0.0007]
         assert Unit.CORE.show(0.005) in report.targets_table(judged)
+
+    def test_what_is_set_beside_gloo(self) -> None:
+        judged = judge_occasions(
+            {
+                "ucc": {"communication": [1.0, 2.0], "start": [0.5, 0.2]},
+                "gloo": {"communication": [3.0, 6.0], "start": [0.1, 0.1]},
+            }
+        )
+        assert [item.verdict for item in judged] == [Verdict.MET, Verdict.NOISY]
+        assert judged[0].measured is not None and judged[0].measured.median == 3.0
+        assert judged[1].measured is not None and judged[1].measured.low == pytest.approx(0.1)
+
+    def test_every_cell_counts_by_its_worst(self) -> None:
+        run = Samples(
+            [
+                *samples(2, SMALL, ucc=[1.0, 1.0], gloo=[30.0, 30.0]),
+                *samples(2, LARGE, ucc=[1.0, 1.0], gloo=[0.9, 0.9]),
+            ]
+        )
+        worst = EveryCellTarget(2, ("gloo",), 1.0).judge(run)
+        assert (worst.verdict, worst.name) == (Verdict.MISSED, "all_reduce 64 MB, 2 ranks")
+        assert EveryCellTarget(2, ("gloo",), 20.0, largest=1024).judge(run).verdict is Verdict.MET
+        assert EveryCellTarget(2, ("gloo",), 20.0, share=0.0).judge(run).verdict is Verdict.MET
+        assert EveryCellTarget(4, ("gloo",), 1.0).judge(run).verdict is Verdict.ABSENT
+
+    def test_overhead_is_what_we_add_to_the_dispatch(self) -> None:
+        run = Samples(samples(2, SMALL, ucc=[4e-6, 4e-6], fake=[3e-6, 3e-6], openmpi=[1e-6, 1e-6]))
+        assert OverheadTarget(SMALL, 0.9e-6).judge(run).verdict is Verdict.MISSED
+        assert OverheadTarget(SMALL, 0.9e-6, of_openmpi=1.5).judge(run).verdict is Verdict.MET
+        assert OverheadTarget(SMALL, 0.0, floors=2).judge(run).verdict is Verdict.MET
 
     def test_exit_status(self) -> None:
         met, missed, noisy = {Verdict.MET}, {Verdict.MET, Verdict.MISSED, Verdict.NOISY}, {Verdict.NOISY}
@@ -129,6 +168,26 @@ class TestTargets:
         assert exit_status(False, True, {Verdict.MET, Verdict.ABSENT}) == 1
         assert [exit_status(False, False, verdicts) for verdicts in (met, missed, noisy)] == [0, 0, 0]
         assert exit_status(True, False, met) == 1
+
+
+class TestPlot:
+    RUN = Samples(samples(2, SMALL, ucc=[4e-6, 5e-6], gloo=[1e-4]) + samples(2, LARGE, ucc=[1e-2]))
+
+    def test_a_page_holds_all_it_shows(self, tmp_path: Path) -> None:
+        path = tmp_path / "figures.html"
+        plot.draw(self.RUN, ["ucc", "gloo"], "2 cores <of> this", path)
+        page = path.read_text()
+        assert "<svg" in page and "2 cores &lt;of&gt; this" in page
+        assert not re.search(r"(src|href)=\"http", page)
+
+    def test_a_picture(self, tmp_path: Path) -> None:
+        path = tmp_path / "figures.png"
+        plot.draw(self.RUN, ["ucc", "gloo"], "2 cores", path)
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+    def test_another_kind_of_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"not figures\.gif"):
+            plot.draw(self.RUN, ["ucc"], "", tmp_path / "figures.gif")
 
 
 class TestRuns:

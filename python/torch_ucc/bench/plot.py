@@ -1,0 +1,77 @@
+"""Pictures of the times: a panel for each operation and number of ranks, a line for each library."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_ucc.bench.cases import UNITS
+from torch_ucc.bench.figures import Samples
+
+COLUMNS = 4
+COLOURS = {"ucc": "#d1495b", "gloo": "#66666e", "fake": "#c9c9c9", "openmpi": "#00798c", "mpich": "#edae49"}
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>torch-ucc bench</title>
+<style>body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1500px; color: #222 }}
+svg {{ width: 100%; height: auto }}</style></head>
+<body><h1>Seconds a call</h1><p>{title}. Medians; the band holds the true one with 95 % confidence.</p>
+{picture}</body></html>
+"""
+
+
+def draw(samples: Samples, peers: Sequence[str], title: str, path: Path) -> None:
+    """By the file's suffix. Raises ImportError that says what to install, ValueError for another suffix."""
+    if path.suffix not in (".png", ".svg", ".html"):
+        raise ValueError(f"a plot is a .png, .svg or .html file, not {path.name}")
+    figure = _figure(samples, peers, title if path.suffix != ".html" else "")
+    if path.suffix == ".html":
+        picture = io.StringIO()
+        figure.savefig(picture, format="svg")
+        drawn = picture.getvalue()
+        page = PAGE.format(title=html.escape(title), picture=drawn[drawn.index("<svg") :])
+        path.write_text(page)
+    else:
+        figure.savefig(path, dpi=110)
+
+
+def _figure(samples: Samples, peers: Sequence[str], title: str) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("a plot needs matplotlib: pip install torch-ucc[bench]") from error
+    panels = list(dict.fromkeys((each.ranks, each.case.op) for each in samples.all if each.case.nbytes))
+    rows = -(-len(panels) // COLUMNS)
+    figure = Figure(figsize=(4 * COLUMNS, 3 * rows + 0.8), layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
+    for (ranks, op), axis in zip(panels, axes, strict=False):
+        _panel(axis, samples, peers, ranks, op)
+    for axis in axes[len(panels) :]:
+        axis.axis("off")
+    axes[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _panel(axis: Any, samples: Samples, peers: Sequence[str], ranks: int, op: str) -> None:
+    cases = sorted({each.case for each in samples.all if (each.ranks, each.case.op) == (ranks, op)})
+    for peer in peers:
+        cells = {case.nbytes: cell for case in cases if (cell := samples.cell(peer, ranks, case))}
+        if not cells:
+            continue
+        colour, width = COLOURS.get(peer), 2.0 if peer == "ucc" else 1.2
+        sizes, figures = list(cells), list(cells.values())
+        axis.plot(
+            sizes, [each.median for each in figures], color=colour, label=peer, linewidth=width, marker="."
+        )
+        axis.fill_between(
+            sizes, [each.low for each in figures], [each.high for each in figures], color=colour, alpha=0.2
+        )
+    axis.set(xscale="log", yscale="log", title=f"{op}, {ranks} ranks")
+    ticks = {4: "4 B", **{UNITS[unit]: f"1 {unit}B" for unit in "KM"}}
+    axis.set_xticks(list(ticks), list(ticks.values()))
+    axis.minorticks_off()
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
