@@ -22,10 +22,8 @@ OCCASION_HELP = {
     "training": "measure instead what communication costs a training",
     "starting": "measure instead how long the start takes",
 }
-MANY, LARGEST_OF_MANY = (
-    4,
-    1 << 20,
-)  # more ranks than so many are not timed with larger parts: their memory adds up
+# More ranks than so many are not timed with larger parts: their memory adds up.
+MANY, LARGEST_OF_MANY = 4, 1 << 20
 QUIET_CORES = 0.1  # more than that beside the bench, and its figures are in doubt
 
 
