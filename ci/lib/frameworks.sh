@@ -1,0 +1,49 @@
+# shellcheck shell=bash
+# The environments of the frameworks that ci/integration trains with, one each: their needs differ, and change. Sourced.
+
+frameworks_home=.deps/integration
+declare -A framework_pins=(
+  [lightning]="lightning==2.6.6"
+  [accelerate]="accelerate==1.15.0"
+  [transformers]="transformers==5.23.0 accelerate==1.15.0"
+  [deepspeed]="deepspeed==0.19.8"
+  [ray]="ray[train]==2.60.0"
+)
+
+# provide_wheel PYTHON: prints the wheel of this checkout, built only if what it is made of has changed. Needs steps.sh.
+provide_wheel() {
+  local python=$1 home=$frameworks_home/wheel made_from
+  made_from=$(fingerprint CMakeLists.txt cmake cpp pyproject.toml python ci/lib/torch.txt)
+  if [[ $(cat "$home/stamp" 2>/dev/null) != "$made_from" ]]; then
+    echo "integration: building the wheel" >&2
+    rm -rf "$home"
+    PATH=$(dirname "$python"):$PATH "$python" -m pip wheel --quiet --disable-pip-version-check \
+      --no-build-isolation --no-deps -w "$home" . >&2 || return
+    echo "$made_from" >"$home/stamp"
+  fi
+  ls "$home"/*.whl
+}
+
+# provide_framework NAME PYTHON WHEEL: makes the environment of NAME, unless it is there with the pins and the wheel of today.
+# It is complete once its stamps are written: one for what comes from outside, which stays when only the wheel changes.
+provide_framework() {
+  local name=$1 python=$2 wheel=$3 home pins
+  home=$frameworks_home/$name
+  pins="$(tail -n 1 ci/lib/torch.txt) numpy setuptools ${framework_pins[$name]}"
+  local -a install=("$home/bin/python" -m pip install --quiet --disable-pip-version-check)
+  if [[ $(cat "$home/stamp" 2>/dev/null) != "$pins" ]]; then
+    echo "integration: making $home with $pins" >&2
+    rm -rf "$home"
+    "$python" -m venv "$home" || return
+    # Torch first and held: what asks for "a torch" then takes this one, and what builds against one finds it.
+    "${install[@]}" -r ci/lib/torch.txt numpy setuptools wheel >&2 || return
+    # shellcheck disable=SC2086  # the pins are words
+    "${install[@]}" --no-build-isolation -c ci/lib/torch.txt ${framework_pins[$name]} >&2 || return
+    echo "$pins" >"$home/stamp"
+  fi
+  if [[ $(cat "$home/stamp-wheel" 2>/dev/null) != "$(sha256sum <"$wheel")" ]]; then
+    "${install[@]}" --force-reinstall --no-deps "$wheel" >&2 || return
+    "${install[@]}" -c ci/lib/torch.txt "$wheel" >&2 || return
+    sha256sum <"$wheel" >"$home/stamp-wheel"
+  fi
+}
