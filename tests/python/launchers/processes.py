@@ -37,7 +37,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(folder: Path, *command: str | Path, env: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """Start a command; kill it and all that it started when the block is left."""
+    """Start a command in `folder`; kill it and all that it started when the block is left."""
     output = folder / f"output-{time.monotonic_ns()}"
     with output.open("wb") as sink:  # a file: a pipe would wait for every process that holds it
         process = subprocess.Popen(
@@ -46,6 +46,7 @@ def running(folder: Path, *command: str | Path, env: Mapping[str, str] | None = 
             stdout=sink,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            cwd=folder,
         )
     try:
         yield Running(process, output)
@@ -56,7 +57,7 @@ def running(folder: Path, *command: str | Path, env: Mapping[str, str] | None = 
 
 
 def run(folder: Path, *command: str | Path, env: Mapping[str, str] | None = None) -> str:
-    """What a command prints that ends with status 0."""
+    """What a command prints that ends with status 0, run in `folder`."""
     with running(folder, *command, env=env) as started:
         return started.finish()
 

@@ -1,0 +1,68 @@
+"""Examples run by the commands in their docstrings, and say what their own assertions found; the docs too."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from processes import run
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+EXAMPLES = REPOSITORY / "examples"
+
+SAYS = {
+    "checkpoint_reshard": "3 ranks, .*: loaded, and trained on as if it had never been saved",
+    "ddp_checkpoint": r"20 steps, loss \d\S* to \d",
+    "expert_parallel": "outputs and gradients are those of one process with all experts",
+    "fsdp_transformer": "all parameters are those of one process",
+    "llm_inference": "times as fast; the words are those of one process",
+    "pipeline": "all parameters are those of one process",
+    "rpc_parameter_server": "the server's parameters are those of one process",
+    "tensor_parallel": "outputs and gradients are those of one process",
+    "zero": "all parameters are, to the bit, those of a plain optimizer",
+}
+RUN_BY = {
+    "all_reduce": "integration/test_readme.py",
+    "train_digits_ddp": "integration/test_demo.py",
+    "under_mpirun": "launchers/test_mpirun.py",
+}
+
+pytestmark = [pytest.mark.multirank, pytest.mark.slow]
+
+
+def commands(page: Path) -> list[str]:
+    return re.findall(r"^ *(torchrun .*)$", page.read_text(), re.MULTILINE)
+
+
+def obey(command: str, folder: Path) -> str:
+    """Run a torchrun command as it stands, except that what it writes goes below `folder`."""
+    launcher, *words = shlex.split(command)
+    assert launcher == "torchrun"
+    words = [str(REPOSITORY / word) if word.startswith("examples/") else word for word in words]
+    return run(folder, sys.executable, "-m", "torch.distributed.run", *words)
+
+
+@pytest.mark.parametrize("example", SAYS)
+def test_example(example: str, tmp_path: Path) -> None:
+    printed = [obey(command, tmp_path) for command in commands(EXAMPLES / f"{example}.py")]
+    assert printed, "there is no command in the docstring"
+    assert re.search(SAYS[example], printed[-1]), printed[-1]
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == SAYS.keys() | RUN_BY.keys()
+    for example, test in RUN_BY.items():
+        assert f"{example}.py" in (REPOSITORY / "tests" / "python" / test).read_text()
+
+
+def test_the_page_of_examples_shows_their_commands() -> None:
+    told = [command for example in SAYS for command in commands(EXAMPLES / f"{example}.py")]
+    assert sorted(commands(REPOSITORY / "docs" / "examples.md")) == sorted(told)
+
+
+def test_commands_of_the_page_of_launchers(tmp_path: Path) -> None:
+    for command in commands(REPOSITORY / "docs" / "launchers.md"):
+        obey(command, tmp_path)
