@@ -10,7 +10,7 @@ set -euo pipefail
 
 # The first host serves the store; the port differs between jobs, as two of them may share that host.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export MASTER_ADDR MASTER_PORT
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 

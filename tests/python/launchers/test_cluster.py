@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def test_the_slurm_script_starts_ranks_that_find_each_other(tmp_path: Path) -> N
         "PATH": on_path(tmp_path, scontrol=SCONTROL, srun=SRUN),
         "PYTHON": sys.executable,
         "SLURM_JOB_NODELIST": "vm[1-2]",
-        "SLURM_JOB_ID": "12345",
+        "SLURM_JOB_ID": str(os.getpid()),  # of which the script makes a port
         "SLURM_CPUS_PER_TASK": "1",
     }
     printed = run(tmp_path, "bash", CLUSTER / "slurm.sh", REPOSITORY / "examples" / "all_reduce.py", env=job)
