@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def elastic() -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("rendezvous", [static, elastic])
-def test_starts_ranks_that_find_each_other(rendezvous, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_starts_ranks_that_find_each_other(rendezvous: Callable[[], tuple[str, ...]], tmp_path: Path) -> None:
     printed = run(tmp_path, *TORCHRUN, *TWO_RANKS, *rendezvous(), REPOSITORY / "examples" / "all_reduce.py")
     for rank in range(2):
         assert f"rank {rank} of 2: [2.0, 2.0, 2.0, 2.0]" in printed
