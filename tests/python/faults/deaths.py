@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch_ucc.testing import RankError, run_ranks
 
@@ -26,6 +27,15 @@ def run_while_die(dead: int, *args: object, **kwargs: object) -> None:
     """As `run_ranks`, for ranks of which one dies."""
     with only_these_die(dead):
         run_ranks(*args, **{"group_timeout": 60.0, "grace": GRACE, **kwargs})
+
+
+def meet() -> None:
+    """Once in a world: a collective that all ranks have ended. Who dies then leaves nobody behind in it."""
+    dist.all_reduce(torch.ones(1))
+    store = dist.distributed_c10d._get_default_store()
+    store.add("met", 1)
+    while store.add("met", 0) < dist.get_world_size():
+        time.sleep(0.001)
 
 
 def failure(call: Callable[[], object]) -> tuple[str, str, float]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from deaths import failure, note, run_while_die, wait_for
+from deaths import failure, meet, note, run_while_die, wait_for
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -50,6 +50,7 @@ def closes(folder: str, peer: str, how: str, in_flight: bool) -> None:
     group = dist.group.WORLD
     backend = group._get_backend(torch.device("cpu"))
     second = dist.new_group([0, 1])
+    meet()
     if dist.get_rank() == 1:
         note(folder, os.getpid())
         if peer == "dead":

@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
-from deaths import GRACE, failure, note, only_these_die, run_while_die, wait_for
+from deaths import GRACE, failure, meet, note, only_these_die, run_while_die, wait_for
 from torch_ucc.testing import RankError, run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -63,7 +63,7 @@ OPS: dict[str, Callable[[int], object]] = {
 
 
 def last_rank_dies(folder: str, how: str, op: str, numel: int) -> None:
-    dist.all_reduce(torch.ones(1))
+    meet()
     if dist.get_rank() == dist.get_world_size() - 1:
         time.sleep(
             0.1
@@ -119,7 +119,7 @@ def test_it_is_noticed_within_a_tenth_of_a_second() -> None:
 def others_go_on(folder: str) -> None:
     """Of three, the last is killed. A group of the other two is as good as before, and so is a new one."""
     pair = dist.new_group([0, 1])
-    dist.all_reduce(torch.ones(1))
+    meet()
     if dist.get_rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     lost = failure(dist.barrier)
@@ -157,6 +157,8 @@ def survivors_go_on(folder: str) -> None:
         dist.all_reduce(tensor)
         assert tensor.tolist() == [size * (size - 1) / 2] * 5
         seconds.append(time.monotonic() - began)
+        if size > 2:
+            meet()
         if rank == size - 1 and size > 2:
             note(folder, "killed")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -176,7 +178,7 @@ def test_survivors_form_a_smaller_world(tmp_path: Path) -> None:
 
 
 def stopped(folder: str, woken: bool) -> None:
-    dist.all_reduce(torch.ones(1))
+    meet()
     if dist.get_rank() == 1:
         note(folder, os.getpid())
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -258,7 +260,7 @@ def test_a_death_while_the_first_group_is_created(tmp_path: Path) -> None:
 
 
 def creates_with_the_dead(folder: str) -> None:
-    dist.all_reduce(torch.ones(1))
+    meet()
     if dist.get_rank() == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     first = failure(dist.barrier)
@@ -279,7 +281,7 @@ def test_a_group_with_the_dead_cannot_be_created(tmp_path: Path) -> None:
 
 def dies_in_new_group(folder: str) -> None:
     """Rank 0 dies while the others wait for it to hand out the group's id."""
-    dist.all_reduce(torch.ones(1))
+    meet()
     if dist.get_rank() == 0:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -295,7 +297,7 @@ def test_a_death_while_a_group_is_created(tmp_path: Path) -> None:
 
 
 def dies_before_monitored_barrier(folder: str) -> None:
-    dist.all_reduce(torch.ones(1))
+    meet()
     if dist.get_rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     kind, text, _ = failure(lambda: torch_ucc.monitored_barrier(timeout=timedelta(seconds=60)))

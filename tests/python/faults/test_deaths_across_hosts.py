@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from deaths import GRACE, failure, note, only_these_die, wait_for
+from deaths import GRACE, failure, meet, note, only_these_die, wait_for
 from hosts import Hosts, hosts
 from test_deaths import DEATHS, LATE, OPS, others_go_on, survivors_go_on
 from torch._C._distributed_c10d import PrefixStore, TCPStore
@@ -68,7 +68,7 @@ CASES = [*KILLED, *EXITED]
 
 def last_rank_dies(folder: str, case: Case) -> None:
     rest = dist.new_group(list(range(len(case.survivors))))
-    dist.all_reduce(torch.ones(1))
+    meet()
     if dist.get_rank() == len(case.survivors):
         time.sleep(case.pause)
         note(folder, time.monotonic())

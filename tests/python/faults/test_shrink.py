@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 import torch.distributed as dist
-from deaths import failure, run_while_die
+from deaths import failure, meet, run_while_die
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.multirank
 def shrinks(dies: bool, flags: int, sub: bool) -> None:
     group = dist.new_group([0, 1, 2]) if sub else dist.group.WORLD
     dist.all_reduce(torch.ones(1), group=group)
+    meet()
     if dist.get_rank() == 1:
         if dies:
             os.kill(os.getpid(), signal.SIGKILL)

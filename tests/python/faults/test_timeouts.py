@@ -14,6 +14,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from deaths import GRACE, meet
 from torch_ucc.testing import RankError, run_ranks, run_script
 
 pytestmark = pytest.mark.multirank
@@ -349,7 +350,7 @@ def test_a_forked_child_is_refused_and_disturbs_nobody() -> None:
 
 
 def killed() -> tuple[str, str]:
-    dist.all_reduce(torch.ones(1))
+    meet()
     if dist.get_rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     # 0-byte and small messages may still fit into the dead rank's queue: until one does not come back.
@@ -359,7 +360,7 @@ def killed() -> tuple[str, str]:
 def test_a_rank_that_is_killed() -> None:
     """The others end with an error, and destroy their group; run_ranks reports the killed one alone."""
     with pytest.raises(RankError) as raised:
-        run_ranks(killed, 3, group_timeout=LIMIT, grace=45.0, env=SOON)
+        run_ranks(killed, 3, group_timeout=LIMIT, grace=GRACE, env=SOON)
     assert raised.value.unended == []
     assert list(raised.value.errors) == [2], raised.value.errors
     assert "SIGKILL" in raised.value.errors[2]
