@@ -1,0 +1,189 @@
+"""What one host has: plain values, which are saved as JSON and read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """`cores` counts physical ones, `usable` those logical ones that this process may run on ("0-3,8"),
+    `quota` how many of them a container may keep busy."""
+
+    model: str
+    sockets: int
+    cores: int
+    usable: str
+    quota: float | None = None
+
+
+@dataclass(frozen=True)
+class Numa:
+    id: int
+    cpus: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """`path` leads from the root complex down to the device; `link_gbps` is what its PCIe link runs at
+    now."""
+
+    pci: str
+    path: tuple[str, ...]
+    numa: int
+    link_gbps: float | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """`links` counts NVLinks by the PCI address that they lead to, or "switch"."""
+
+    name: str
+    device: Device
+    links: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """`link_layer` is "InfiniBand", "Ethernet" (RoCE) or "EFA". `netdevs` are the interfaces on the same
+    device."""
+
+    name: str
+    port: int
+    link_layer: str
+    active: bool
+    rate_gbps: float
+    device: Device | None
+    netdevs: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> str:
+        """As UCX_NET_DEVICES names it."""
+        return f"{self.name}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface. `kind` is "port" for hardware, else "loopback", "bridge", "tunnel" or "virtual"
+    (which is what a container's own interface is). `addresses` have their network's length: "10.0.0.5/24"."""
+
+    name: str
+    kind: str
+    up: bool
+    mtu: int
+    speed_mbps: int | None
+    addresses: tuple[str, ...]
+    default_route: bool
+    device: Device | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """None is: no limit, or no such file."""
+
+    shm_bytes: int
+    shm_free: int
+    memlock_bytes: int | None
+    open_files: int | None
+    ptrace_scope: int | None
+    may_ptrace_any: bool
+    pid_namespace: str
+    user_namespace: str
+    ipc_namespace: str
+    huge_pages: int
+
+
+@dataclass(frozen=True)
+class Software:
+    """Of UCX, `modules` are the transports beyond shared memory and TCP; of UCC, the components."""
+
+    version: str = ""
+    path: str = ""
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inventory:
+    host: str
+    host_id: str
+    kernel: str
+    cpu: Cpu
+    numa: tuple[Numa, ...]
+    gpus: tuple[Gpu, ...]
+    rdma: tuple[RdmaPort, ...]
+    interfaces: tuple[Interface, ...]
+    limits: Limits
+    ucx: Software = Software()
+    ucc: Software = Software()
+
+
+def cpus_in(text: str) -> list[int]:
+    """The kernel's notation: "0-2,5" is 0, 1, 2 and 5."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+def usable_cores(cpu: Cpu) -> int:
+    """How many threads can run at once, at least one."""
+    count = len(cpus_in(cpu.usable))
+    return max(1, count if cpu.quota is None else min(count, int(cpu.quota)))
+
+
+def to_json(inventory: Inventory) -> str:
+    return json.dumps({"format": FORMAT, **dataclasses.asdict(inventory)}, indent=1) + "\n"
+
+
+def from_json(text: str) -> Inventory:
+    """Raises ValueError that names what is missing or wrong, and where."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"a saved machine is JSON: {error}") from None
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise ValueError(
+            f"not a machine that `torch-ucc topo --save` of this version wrote (format {FORMAT})"
+        )
+    inventory: Inventory = _read(Inventory, data, "")
+    return inventory
+
+
+def _read(kind: Any, data: Any, at: str) -> Any:
+    """`data` as a value of the annotated type `kind`."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _read_fields(kind, data, at)
+    if origin is tuple and isinstance(data, list):
+        return tuple(_read(arguments[0], each, f"{at}[{i}]") for i, each in enumerate(data))
+    if origin is dict and isinstance(data, dict):
+        return {key: _read(arguments[1], each, f"{at}.{key}") for key, each in data.items()}
+    if origin is types.UnionType:  # X | None
+        return None if data is None else _read(arguments[0], data, at)
+    if kind is float and type(data) is int:
+        return float(data)
+    if isinstance(kind, type) and type(data) is kind:
+        return data
+    raise ValueError(f"{at.lstrip('.')}: {data!r} is not {getattr(kind, '__name__', kind)}")
+
+
+def _read_fields(kind: Any, data: Any, at: str) -> Any:
+    if not isinstance(data, dict):
+        raise ValueError(f"{at.lstrip('.')}: {data!r} is not an object")
+    hints = typing.get_type_hints(kind)
+    if unknown := sorted(data.keys() - hints.keys()):
+        raise ValueError(f"{at.lstrip('.') or 'the machine'} has no {unknown[0]!r}")
+    values = {name: _read(hints[name], data[name], f"{at}.{name}") for name in hints if name in data}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{at.lstrip('.') or 'the machine'}: {error}") from None

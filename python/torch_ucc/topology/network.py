@@ -1,0 +1,103 @@
+"""Network interfaces of a host, with their addresses and routes."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import struct
+
+from torch_ucc.topology import pci
+from torch_ucc.topology.inventory import Interface
+from torch_ucc.topology.root import Root
+
+_LOOPBACK = 772  # ARPHRD_LOOPBACK
+_UP, _GATEWAY = 1, 2  # RTF_UP, RTF_GATEWAY
+_NET = "/sys/class/net"
+
+
+def interfaces(root: Root) -> tuple[Interface, ...]:
+    connected, default = _routes(root)
+    v4 = _local_addresses(root)
+    v6 = _v6_addresses(root)
+    return tuple(
+        Interface(
+            name=name,
+            kind=_kind(root, name),
+            up=_is_up(root, name),
+            mtu=root.number(f"{_NET}/{name}/mtu") or 0,
+            speed_mbps=_speed(root, name),
+            addresses=(*_of_networks(v4, connected.get(name, [])), *v6.get(name, [])),
+            default_route=name in default,
+            device=pci.device(root, f"{_NET}/{name}/device"),
+        )
+        for name in root.names(_NET)
+        if root.exists(f"{_NET}/{name}/type")  # not every entry is an interface: bonding_masters
+    )
+
+
+def _kind(root: Root, name: str) -> str:
+    at = f"{_NET}/{name}"
+    if root.number(f"{at}/type") == _LOOPBACK:
+        return "loopback"
+    if root.exists(f"{at}/bridge"):
+        return "bridge"
+    if root.exists(f"{at}/tun_flags"):
+        return "tunnel"
+    return "port" if root.exists(f"{at}/device") or root.exists(f"{at}/bonding") else "virtual"
+
+
+def _is_up(root: Root, name: str) -> bool:
+    """What has no notion of a carrier says "unknown" and works."""
+    return root.text(f"{_NET}/{name}/operstate") in ("up", "unknown")
+
+
+def _speed(root: Root, name: str) -> int | None:
+    speed = root.number(f"{_NET}/{name}/speed")  # -1 without a carrier, and no number where it means nothing
+    return speed if speed is not None and speed > 0 else None
+
+
+def _routes(root: Root) -> tuple[dict[str, list[ipaddress.IPv4Network]], set[str]]:
+    """Networks that each interface is on, and the interfaces of the default routes with the least metric."""
+    connected: dict[str, list[ipaddress.IPv4Network]] = {}
+    defaults: list[tuple[int, str]] = []
+    for line in root.text("/proc/net/route").splitlines()[1:]:
+        name, target, _, flags, _, _, metric, mask = line.split()[:8]
+        if not int(flags, 16) & _UP:
+            continue
+        if int(mask, 16) == 0:
+            defaults.append((int(metric), name))
+        elif not int(flags, 16) & _GATEWAY:
+            network = ipaddress.IPv4Network(f"{_dotted(target)}/{_dotted(mask)}")
+            connected.setdefault(name, []).append(network)
+    least = min((metric for metric, _ in defaults), default=0)
+    return connected, {name for metric, name in defaults if metric == least}
+
+
+def _dotted(text: str) -> str:
+    return socket.inet_ntoa(struct.pack("=L", int(text, 16)))
+
+
+def _local_addresses(root: Root) -> list[ipaddress.IPv4Address]:
+    """Of all interfaces: what the kernel lists does not say of which."""
+    found = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", root.text("/proc/net/fib_trie"))
+    return [ipaddress.IPv4Address(text) for text in dict.fromkeys(found)]
+
+
+def _of_networks(
+    addresses: list[ipaddress.IPv4Address], networks: list[ipaddress.IPv4Network]
+) -> tuple[str, ...]:
+    return tuple(
+        f"{each}/{network.prefixlen}" for network in networks for each in addresses if each in network
+    )
+
+
+def _v6_addresses(root: Root) -> dict[str, list[str]]:
+    """Those that can be reached from elsewhere."""
+    found: dict[str, list[str]] = {}
+    for line in root.text("/proc/net/if_inet6").splitlines():
+        digits, _, length, scope, _, name = line.split()
+        if int(scope, 16) == 0:
+            address = ipaddress.IPv6Address(bytes.fromhex(digits))
+            found.setdefault(name, []).append(f"{address}/{int(length, 16)}")
+    return found

@@ -1,0 +1,144 @@
+"""Reads a host: sysfs, procfs and the few things that only a call can tell, all through one `Root`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from torch_ucc.topology import network, pci
+from torch_ucc.topology.inventory import Cpu, Gpu, Inventory, Limits, Numa, RdmaPort, Software
+from torch_ucc.topology.root import Root
+
+_CPU = "/sys/devices/system/cpu"
+_NODE = "/sys/devices/system/node"
+_PCI = "/sys/bus/pci/devices"
+_RDMA = "/sys/class/infiniband"
+
+_GPU_VENDORS = {0x10DE: "NVIDIA", 0x1002: "AMD"}
+_GPU_CLASSES = (0x03, 0x12)  # display, processing accelerator
+_AMAZON = 0x1D0F
+_CAP_SYS_PTRACE = 1 << 19
+
+
+def probe(root: Root, ucx: Software = Software(), ucc: Software = Software()) -> Inventory:  # noqa: B008  frozen
+    """Everything that this process can see of its host."""
+    return Inventory(
+        host=root.text("/proc/sys/kernel/hostname"),
+        host_id=root.text("/proc/sys/kernel/random/boot_id"),
+        kernel=root.text("/proc/sys/kernel/osrelease"),
+        cpu=_cpu(root),
+        numa=_numa(root),
+        gpus=_gpus(root),
+        rdma=_rdma(root),
+        interfaces=network.interfaces(root),
+        limits=_limits(root),
+        ucx=ucx,
+        ucc=ucc,
+    )
+
+
+def software(library: Path, version: str, prefix: str) -> Software:
+    """`library` is libucp.so.0 or libucc.so.1; `prefix` starts the names of its loadable parts, such as
+    "libuct_"."""
+    folder = library.parent / library.name.removeprefix("lib").split(".")[0].replace("ucp", "ucx")
+    found = {path.name.removeprefix(prefix).split(".")[0] for path in folder.glob(f"{prefix}*.so*")}
+    return Software(version, str(library), tuple(sorted(found)))
+
+
+def _status(root: Root, name: str) -> str:
+    match = re.search(rf"^{name}:\s*(\S+)", root.text("/proc/self/status"), re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _cpu(root: Root) -> Cpu:
+    info = root.text("/proc/cpuinfo")
+    model = re.search(r"^model name\s*: (.*)", info, re.MULTILINE)
+    pairs = re.findall(r"^physical id\s*: (\d+)$(?:.*\n)*?core id\s*: (\d+)$", info, re.MULTILINE)
+    count = len(re.findall(r"^processor\s*:", info, re.MULTILINE))
+    return Cpu(
+        model=model[1].strip() if model else "",
+        sockets=max(1, len({socket for socket, _ in pairs})),
+        cores=len(set(pairs)) or count,
+        usable=_status(root, "Cpus_allowed_list"),
+        quota=_quota(root),
+    )
+
+
+def _quota(root: Root) -> float | None:
+    """How many CPUs' time the control group may use, in its second version or in its first."""
+    limit, _, period = root.text("/sys/fs/cgroup/cpu.max").partition(" ")
+    if not limit:
+        limit = root.text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+        period = root.text("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if not limit.isdigit() or not period.isdigit():  # "max", "-1", or there is none
+        return None
+    return round(int(limit) / int(period), 2)
+
+
+def _numa(root: Root) -> tuple[Numa, ...]:
+    nodes = []
+    for name in root.names(_NODE):
+        if re.fullmatch(r"node\d+", name):
+            memory = re.search(r"MemTotal:\s*(\d+) kB", root.text(f"{_NODE}/{name}/meminfo"))
+            size = int(memory[1]) * 1024 if memory else 0
+            nodes.append(Numa(int(name[4:]), root.text(f"{_NODE}/{name}/cpulist"), size))
+    return tuple(sorted(nodes, key=lambda node: node.id))
+
+
+def _gpus(root: Root) -> tuple[Gpu, ...]:
+    known = {each.pci: each for each in root.graphics()}
+    found = []
+    for address in root.names(_PCI):
+        at = f"{_PCI}/{address}"
+        vendor = _GPU_VENDORS.get(root.number(f"{at}/vendor") or 0)
+        kind = (root.number(f"{at}/class") or 0) >> 16
+        device = pci.device(root, at) if vendor and kind in _GPU_CLASSES else None
+        if vendor and device:
+            name = f"{vendor} {root.text(f'{at}/device').removeprefix('0x')}"
+            told = known.get(address)
+            found.append(Gpu(told.name if told else name, device, dict(told.links) if told else {}))
+    return tuple(found)
+
+
+def _rdma(root: Root) -> tuple[RdmaPort, ...]:
+    found = []
+    for name in root.names(_RDMA):
+        at = f"{_RDMA}/{name}"
+        device = pci.device(root, f"{at}/device")
+        is_efa = root.number(f"{at}/device/vendor") == _AMAZON
+        for port in root.names(f"{at}/ports"):
+            rate = re.match(r"[\d.]+", root.text(f"{at}/ports/{port}/rate"))
+            found.append(
+                RdmaPort(
+                    name=name,
+                    port=int(port),
+                    link_layer="EFA" if is_efa else root.text(f"{at}/ports/{port}/link_layer"),
+                    active=root.text(f"{at}/ports/{port}/state").startswith("4:"),
+                    rate_gbps=float(rate[0]) if rate else 0.0,
+                    device=device,
+                    netdevs=tuple(root.names(f"{at}/device/net")),
+                )
+            )
+    return tuple(found)
+
+
+def _limits(root: Root) -> Limits:
+    total, free = root.capacity("/dev/shm")
+    capabilities = int(_status(root, "CapEff") or "0", 16)
+    return Limits(
+        shm_bytes=total,
+        shm_free=free,
+        memlock_bytes=_limit(root, "Max locked memory"),
+        open_files=_limit(root, "Max open files"),
+        ptrace_scope=root.number("/proc/sys/kernel/yama/ptrace_scope"),
+        may_ptrace_any=bool(capabilities & _CAP_SYS_PTRACE),
+        pid_namespace=root.link("/proc/self/ns/pid"),
+        user_namespace=root.link("/proc/self/ns/user"),
+        ipc_namespace=root.link("/proc/self/ns/ipc"),
+        huge_pages=root.number("/proc/sys/vm/nr_hugepages") or 0,
+    )
+
+
+def _limit(root: Root, name: str) -> int | None:
+    match = re.search(rf"^{name}\s+(\S+)", root.text("/proc/self/limits"), re.MULTILINE)
+    return int(match[1]) if match and match[1].isdigit() else None
