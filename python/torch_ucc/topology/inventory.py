@@ -154,6 +154,11 @@ def from_json(text: str) -> Inventory:
         raise ValueError(
             f"not a machine that `torch-ucc topo --save` of this version wrote (format {FORMAT})"
         )
+    return from_dict(data)
+
+
+def from_dict(data: dict[str, Any]) -> Inventory:
+    """What dataclasses.asdict() made of one. Raises ValueError."""
     inventory: Inventory = _read(Inventory, data, "")
     return inventory
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from jobs import JOBS, planned
 from machines import MACHINES, build
 from torch_ucc.topology.inventory import to_json
 
@@ -15,6 +16,8 @@ def main() -> None:
     for name in MACHINES:
         with tempfile.TemporaryDirectory() as folder:
             (HERE / "machines" / f"{name}.json").write_text(to_json(build(name, Path(folder))))
+    for name in JOBS:
+        (HERE / "plans" / f"{name}.txt").write_text(planned(name))
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ def test_a_probed_machine_is_the_saved_one(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_saved_machine_is_read_back(name: str, tmp_path: Path) -> None:
-    assert from_json((GOLDEN / f"{name}.json").read_text()) == build(name, tmp_path)
+def test_a_saved_machine_is_read_back(name: str) -> None:
+    saved = (GOLDEN / f"{name}.json").read_text()
+    assert to_json(from_json(saved)) == saved
 
 
 def test_an_empty_root_is_a_machine_of_which_nothing_is_known(tmp_path: Path) -> None:

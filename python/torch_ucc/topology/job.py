@@ -1,0 +1,184 @@
+"""Hosts and the ranks on them: what a plan is made for."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from torch_ucc.topology import inventory
+from torch_ucc.topology.inventory import Gpu, Inventory, Numa, cpus_in, usable_cores
+from torch_ucc.topology.pci import distance
+
+SETTINGS = (
+    "UCX_TLS",
+    "UCC_UCX_TLS",
+    "UCX_NET_DEVICES",
+    "UCC_UCX_NET_DEVICES",
+    "UCC_CLS",
+    "UCC_ESTIMATED_NUM_PPN",
+)
+"""What users set that decides over the plan."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """`local` counts the ranks of its host; `gpu` is the PCI address of the one it uses, or empty; `settings`
+    are those of SETTINGS that its environment has."""
+
+    rank: int
+    host: int
+    local: int
+    usable: str
+    gpu: str
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A host is what shares memory: containers that do not are hosts of their own, though their machine be
+    one."""
+
+    hosts: tuple[Inventory, ...]
+    ranks: tuple[Rank, ...]
+
+    @functools.cached_property
+    def _by_host(self) -> list[list[Rank]]:
+        found: list[list[Rank]] = [[] for _ in self.hosts]
+        for rank in self.ranks:
+            found[rank.host].append(rank)
+        return found
+
+    def on(self, host: int) -> list[Rank]:
+        return self._by_host[host]
+
+    def peers(self, rank: Rank) -> list[Rank]:
+        """One of the same host and one of another, where there are such: all others are like one of them."""
+        near = next((each for each in self.on(rank.host) if each is not rank), None)
+        far = next((each for each in (self.ranks[0], self.ranks[-1]) if each.host != rank.host), None)
+        if far is None:
+            far = next((each for each in self.ranks if each.host != rank.host), None)
+        return [each for each in (near, far) if each is not None]
+
+    def most_per_host(self) -> int:
+        return max(len(self.on(host)) for host in range(len(self.hosts)))
+
+    def name(self, rank: Rank) -> str:
+        return f"rank {rank.rank} (host {self.hosts[rank.host].host})"
+
+    def gpu(self, rank: Rank) -> Gpu | None:
+        return next((gpu for gpu in self.hosts[rank.host].gpus if gpu.device.pci == rank.gpu), None)
+
+    def numa(self, rank: Rank) -> Numa | None:
+        """The node that all CPUs of the rank are on, of several."""
+        nodes = self.hosts[rank.host].numa
+        mine = set(cpus_in(rank.usable))
+        own = [node for node in nodes if mine and mine <= set(cpus_in(node.cpus))]
+        return own[0] if len(nodes) > 1 and own else None
+
+    def cores(self, host: int) -> int:
+        return usable_cores(self.hosts[host].cpu)
+
+
+def own_gpu(gpus: Sequence[Gpu], local: int, environment: Mapping[str, str]) -> str:
+    """Of the GPUs that CUDA shows, the one with this process's number on its host, as programs choose it."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    shown = list(gpus)
+    if visible is not None:
+        numbers = visible.split(",")
+        if not all(number.isdigit() for number in numbers):  # by name, or none
+            return ""
+        shown = [gpus[int(number)] for number in numbers if int(number) < len(gpus)]
+    if not shown:
+        return ""
+    return shown[local % len(shown)].device.pci
+
+
+def uniform(hosts: Sequence[Inventory], ranks_each: int, settings: Mapping[str, str] | None = None) -> Job:
+    """As torchrun would start it: as many ranks on each host, each free to run on all of its CPUs."""
+    ranks = [
+        Rank(
+            rank=i * ranks_each + local,
+            host=i,
+            local=local,
+            usable=host.cpu.usable,
+            gpu=own_gpu(host.gpus, local, {}),
+            settings=dict(settings or {}),
+        )
+        for i, host in enumerate(hosts)
+        for local in range(ranks_each)
+    ]
+    return Job(tuple(hosts), tuple(ranks))
+
+
+def copies(host: Inventory, count: int) -> list[Inventory]:
+    """A job's hosts, of which one is known: they differ in name, and in the last number of their
+    addresses."""
+
+    def other(address: str, i: int) -> str:
+        front, dot, last = address.rpartition(".")
+        digits, slash, length = last.partition("/")
+        return f"{front}{dot}{(int(digits) + i) % 255}{slash}{length}" if dot else address
+
+    def interfaces(i: int) -> tuple[inventory.Interface, ...]:
+        return tuple(
+            each
+            if each.kind in ("loopback", "bridge")
+            else replace(each, addresses=tuple(other(address, i) for address in each.addresses))
+            for each in host.interfaces
+        )
+
+    def name(i: int) -> str:
+        digits = re.search(r"\d+$", host.host)
+        if digits is None:
+            return f"{host.host}+{i}"
+        return host.host[: digits.start()] + str(int(digits[0]) + i).zfill(len(digits[0]))
+
+    return [host] + [
+        replace(host, host=name(i), host_id=f"{host.host_id}+{i}", interfaces=interfaces(i))
+        for i in range(1, count)
+    ]
+
+
+def encode(host: Inventory, settings: Mapping[str, str], visible: str | None) -> bytes:
+    """What a rank tells the others."""
+    mine = {"host": asdict(host), "settings": dict(settings), "visible": visible}
+    return zlib.compress(json.dumps(mine, separators=(",", ":")).encode())
+
+
+def decode(records: Sequence[bytes]) -> Job:
+    """Of every rank's record, in order. Raises ValueError."""
+    hosts: dict[tuple[str, str, str], int] = {}
+    inventories: list[Inventory] = []
+    count: list[int] = []
+    ranks = []
+    for number, record in enumerate(records):
+        try:
+            data = json.loads(zlib.decompress(record))
+            host = inventory.from_dict(data["host"])
+            settings, visible = data["settings"], data["visible"]
+        except (zlib.error, KeyError, ValueError) as error:
+            raise ValueError(
+                f"rank {number} published a record of its host that cannot be read: {error}"
+            ) from None
+        key = (host.host_id, host.limits.pid_namespace, host.limits.ipc_namespace)
+        where = hosts.setdefault(key, len(inventories))
+        if where == len(inventories):
+            inventories.append(host)
+            count.append(0)
+        local = count[where]
+        count[where] += 1
+        seen = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        ranks.append(Rank(number, where, local, host.cpu.usable, own_gpu(host.gpus, local, seen), settings))
+    return Job(tuple(inventories), tuple(ranks))
+
+
+def link(one: Gpu, other: Gpu) -> str:
+    """How `nvidia-smi topo -m` names the way between two GPUs: NV4 for four NVLinks, else a distance."""
+    count = min(one.links.get("switch", 0), other.links.get("switch", 0)) or one.links.get(
+        other.device.pci, 0
+    )
+    return f"NV{count}" if count else distance(one.device, other.device)

@@ -1,0 +1,270 @@
+"""Decides how a job talks, from its hosts, its ranks and what the user set. A pure function: nothing is read
+or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_ucc.topology import devices
+from torch_ucc.topology.devices import Devices
+from torch_ucc.topology.job import Job, Rank
+from torch_ucc.topology.transports import (
+    OF_LINK_LAYER,
+    SHARED_MEMORY,
+    allowed,
+    chosen,
+    has_driver,
+    of_network,
+    why_no_cma,
+)
+
+SAME_HOST, OTHER_HOST = "same host", "other host"
+PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`by` says who decides: the plan, which then passes it on; a library, which is left alone; or the user,
+    by which variable. `setting` overrides it, if anything does."""
+
+    about: str
+    value: str
+    reason: str
+    setting: str
+    by: str
+    transports: tuple[str, ...] = ()
+    """Those of UCX that may turn up, for a choice about a kind of peer."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`devices` by rank. `problems` forbid to start: each names who cannot talk to whom, and the cure."""
+
+    choices: tuple[Choice, ...]
+    devices: tuple[Devices, ...]
+    problems: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def about(self, what: str) -> Choice | None:
+        return next((choice for choice in self.choices if choice.about == what), None)
+
+    def ucx_settings(self, rank: int) -> list[tuple[str, str]]:
+        """What the plan tells UCX on this rank: name without UCX_, and value."""
+        about = self.about("network devices")
+        names = self.devices[rank].names
+        return [("NET_DEVICES", ",".join(names))] if about and about.by == PLAN and names else []
+
+
+def make_plan(job: Job) -> Plan:
+    several = len(job.hosts) > 1
+    layer = devices.link_layer(job.hosts) if several and not _only_tcp(job) else ""
+    per_rank = _devices(job, layer)
+    choices = [
+        *([_same_host(job)] if job.most_per_host() > 1 else []),
+        *([_other_hosts(job, layer), _network_devices(job, per_rank)] if several else []),
+        _collectives(job),
+        _counts(job),
+        _waiting(job),
+        *([_accelerators(job)] if any(host.gpus for host in job.hosts) else []),
+    ]
+    return Plan(tuple(choices), tuple(per_rank), tuple(_problems(job)), tuple(_left_out(job, layer)))
+
+
+def _user(job: Job, name: str) -> str:
+    """What the user set, if on any rank: "UCX_TLS=tcp"."""
+    texts = dict.fromkeys("=".join(found) for rank in job.ranks if (found := chosen(rank.settings, name)))
+    return ", elsewhere ".join(texts)
+
+
+def _devices(job: Job, layer: str) -> list[Devices]:
+    if len(job.hosts) == 1:
+        return [Devices((), "there is no other host") for _ in job.ranks]
+    if _user(job, "NET_DEVICES"):
+        return [
+            Devices(
+                tuple(found[1].split(",")) if found else (), "set by the user" if found else "not set here"
+            )
+            for found in (chosen(rank.settings, "NET_DEVICES") for rank in job.ranks)
+        ]
+    if layer:
+        return devices.rdma(job, layer)
+    of_host = devices.tcp(job.hosts)
+    return [of_host[rank.host] for rank in job.ranks]
+
+
+def _only_tcp(job: Job) -> bool:
+    """The user leaves no transport but TCP between hosts, on some rank."""
+    rdma = {name for names in OF_LINK_LAYER.values() for name in names}
+    settings = [chosen(rank.settings, "TLS") for rank in job.ranks]
+    return any(each and not allowed(each[1]) & rdma for each in settings)
+
+
+def _same_host(job: Job) -> Choice:
+    hosts = [host for i, host in enumerate(job.hosts) if len(job.on(i)) > 1]
+    why_not = next(filter(None, map(why_no_cma, hosts)), "")
+    if said := _user(job, "TLS"):
+        names = allowed(said.partition("=")[2])
+        return Choice(
+            SAME_HOST, said.partition("=")[2], "set by the user", "UCX_TLS", said, tuple(sorted(names))
+        )
+    if why_not:
+        return Choice(
+            SAME_HOST,
+            "shared memory",
+            f"large messages are copied twice, since {why_not}",
+            "UCX_TLS",
+            UCX,
+            SHARED_MEMORY,
+        )
+    return Choice(
+        SAME_HOST,
+        "shared memory, and cma for large messages",
+        "cma copies once, from process to process, and nothing forbids it here",
+        "UCX_TLS",
+        UCX,
+        (*SHARED_MEMORY, "cma"),
+    )
+
+
+_NAMES = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE", "EFA": "EFA"}
+
+
+def _other_hosts(job: Job, layer: str) -> Choice:
+    if said := _user(job, "TLS"):
+        value = said.partition("=")[2]
+        return Choice(OTHER_HOST, value, "set by the user", "UCX_TLS", said, tuple(sorted(allowed(value))))
+    if layer:
+        return Choice(
+            OTHER_HOST,
+            _NAMES[layer],
+            "every host has a connected port of it that its UCX can drive",
+            "UCX_TLS",
+            UCX,
+            OF_LINK_LAYER[layer],
+        )
+    return Choice(OTHER_HOST, "TCP", _why_tcp(job), "UCX_TLS", UCX, ("tcp",))
+
+
+def _why_tcp(job: Job) -> str:
+    if not any(host.rdma for host in job.hosts):
+        return "there is no RDMA device"
+    for host in job.hosts:
+        if not host.rdma:
+            return f"host {host.host} has no RDMA device"
+        if not any(port.active for port in host.rdma):
+            return f"no RDMA port of host {host.host} is connected"
+        layers = sorted({port.link_layer for port in host.rdma if port.active})
+        if not any(has_driver(host, each) for each in layers):
+            named = " or ".join(_NAMES.get(each, each) for each in layers)
+            return f"the UCX of host {host.host} cannot drive {named}: set UCX_HOME to one that can"
+    return "the hosts have no kind of RDMA port in common"
+
+
+def _network_devices(job: Job, per_rank: Sequence[Devices]) -> Choice:
+    if said := _user(job, "NET_DEVICES"):
+        return Choice("network devices", said.partition("=")[2], "set by the user", "UCX_NET_DEVICES", said)
+    values = list(dict.fromkeys(",".join(each.names) or "all" for each in per_rank))
+    reasons = list(dict.fromkeys(each.reason for each in per_rank))
+    return Choice(
+        "network devices",
+        values[0] if len(values) == 1 else "for each rank its own",
+        reasons[0] if len(reasons) == 1 else "each rank uses what is nearest to it, see below",
+        "UCX_NET_DEVICES",
+        UCX if values == ["all"] else PLAN,
+    )
+
+
+def _collectives(job: Job) -> Choice:
+    said = next((rank.settings["UCC_CLS"] for rank in job.ranks if "UCC_CLS" in rank.settings), None)
+    if said is not None:
+        return Choice("collectives", said, "set by the user", "UCC_CLS", f"UCC_CLS={said}")
+    if len(job.hosts) > 1 and job.most_per_host() > 1:
+        reason = "hier, which reduces on each host first, was not measured between real hosts yet"
+    elif len(job.hosts) > 1:
+        reason = "hier has nothing to gain where a host has one rank"
+    else:
+        reason = "hier is for several hosts"
+    return Choice("collectives", "basic", reason, "UCC_CLS", UCC)
+
+
+def _counts(job: Job) -> Choice:
+    most = job.most_per_host()
+    return Choice(
+        "ranks on a host",
+        str(most),
+        "UCX counts on a device being shared by so many",
+        "UCC_ESTIMATED_NUM_PPN",
+        PLAN,
+    )
+
+
+def _waiting(job: Job) -> Choice:
+    crowded = [i for i in range(len(job.hosts)) if len(job.on(i)) > job.cores(i)]
+    if crowded:
+        host = crowded[0]
+        reason = (
+            f"{len(job.on(host))} ranks share {job.cores(host)} usable cores on host {job.hosts[host].host}"
+        )
+        return Choice("waiting", "yield, then sleep; no spinning there", reason, "TORCH_UCC_YIELD_FOR", US)
+    return Choice("waiting", "spin, then yield, then sleep", "every rank has a core", "TORCH_UCC_SPIN", US)
+
+
+def _accelerators(job: Job) -> Choice:
+    return Choice(
+        "accelerator tensors",
+        "refused",
+        'torch_ucc moves CPU tensors only; the backend "cpu:ucc,cuda:nccl" gives the others to NCCL',
+        "",
+        US,
+    )
+
+
+def _problems(job: Job) -> list[str]:
+    """One for each rank that cannot reach somebody, about the first of those."""
+    found = []
+    for rank in job.ranks:
+        texts = (_no_way(job, rank, other) for other in job.peers(rank))
+        if problem := next(filter(None, texts), ""):
+            found.append(problem)
+    return found
+
+
+def _no_way(job: Job, rank: Rank, other: Rank) -> str:
+    """Why `rank` has no way to `other`, if so."""
+    host = job.hosts[rank.host]
+    ways = of_network(host) | (set(SHARED_MEMORY) if rank.host == other.host else set())
+    tls = chosen(rank.settings, "TLS")
+    if tls and not allowed(tls[1]) & ways:
+        wanted = ", ".join(sorted(ways)) if len(ways) == 1 else "one of " + ", ".join(sorted(ways))
+        return (
+            f"{tls[0]}={tls[1]} on {job.name(rank)} leaves no way to {job.name(other)}: it takes {wanted}. "
+            f"Add it, or unset {tls[0]}."
+        )
+    net = chosen(rank.settings, "NET_DEVICES")
+    if net and rank.host != other.host and net[1] != "all" and not net[1].startswith("^"):
+        there = [each.name for each in host.interfaces if each.up]
+        ports = [spec for port in host.rdma if port.active for spec in (port.spec, port.name)]
+        if not {word.strip() for word in net[1].split(",")} & {*there, *ports}:
+            known = ", ".join([*there, *(port.spec for port in host.rdma if port.active)])
+            return (
+                f"{net[0]}={net[1]} on {job.name(rank)} names no device that is up there, so there is no "
+                f"way to {job.name(other)}. Up are {known}."
+            )
+    return ""
+
+
+def _left_out(job: Job, layer: str) -> list[str]:
+    """RDMA ports that somebody might look for among the devices."""
+    if not layer:
+        return []
+    found = []
+    for host in job.hosts:
+        reasons = {
+            f"not {_NAMES[layer]}": [
+                port.spec for port in host.rdma if port.active and port.link_layer != layer
+            ],
+            "not connected": [port.spec for port in host.rdma if not port.active],
+        }
+        found += [f"{', '.join(ports)} of {host.host}: {why}" for why, ports in reasons.items() if ports]
+    return found

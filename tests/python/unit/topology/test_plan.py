@@ -1,0 +1,268 @@
+"""Plans: golden ones for whole jobs, and each rule by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from jobs import HERE, JOBS, job, planned
+from torch_ucc.topology.devices import reachable
+from torch_ucc.topology.explain import differences
+from torch_ucc.topology.inventory import Interface, Inventory, from_json
+from torch_ucc.topology.job import Job, copies, decode, encode, own_gpu, uniform
+from torch_ucc.topology.pci import distance
+from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, make_plan
+from torch_ucc.topology.transports import allowed
+
+
+def machine(name: str) -> Inventory:
+    return from_json((HERE / "machines" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_plan_is_the_golden_one(name: str) -> None:
+    """To renew them: `python tests/python/unit/topology/renew.py`; then read the difference as an expert
+    would."""
+    assert planned(name) == (HERE / "plans" / f"{name}.txt").read_text()
+
+
+def test_there_is_no_golden_plan_without_a_job() -> None:
+    assert {path.stem for path in (HERE / "plans").iterdir()} == set(JOBS)
+
+
+def test_only_what_the_plan_decides_is_told_to_ucx() -> None:
+    assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [("NET_DEVICES", "mlx5_3:1")]
+    assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [("NET_DEVICES", "ens1f0")]
+    for left_alone in ("dgx_h100-1x8", "small_vm-2x1", "dgx_h100-2x8-storage", "efa_vm-2x8"):
+        assert make_plan(job(left_alone)).ucx_settings(0) == [], left_alone
+
+
+def with_interfaces(host: Inventory, *interfaces: Interface) -> Inventory:
+    return dataclasses.replace(host, interfaces=interfaces)
+
+
+def card(name: str, address: str, **other: object) -> Interface:
+    values = {"kind": "port", "up": True, "mtu": 1500, "speed_mbps": None, "default_route": False, **other}
+    return Interface(name=name, addresses=(address,), **values)  # type: ignore[arg-type]
+
+
+def chosen_interfaces(*hosts: list[Interface]) -> list[tuple[str, ...]]:
+    host = machine("small_vm")
+    machines = [
+        dataclasses.replace(with_interfaces(host, *each), host_id=str(i)) for i, each in enumerate(hosts)
+    ]
+    return [each.names for each in make_plan(uniform(machines, 1)).devices]
+
+
+def test_the_interface_that_reaches_the_others_is_chosen() -> None:
+    assert chosen_interfaces(
+        [card("a0", "192.168.5.1/24", default_route=True), card("a1", "10.0.0.1/24")],
+        [card("b0", "192.168.6.1/24", default_route=True), card("b1", "10.0.0.2/24")],
+    ) == [("a1",), ("b1",)]
+
+
+def test_a_network_inside_each_host_is_none_that_they_share() -> None:
+    """Both have the same address there. The faster one it would be otherwise."""
+    assert chosen_interfaces(
+        [card("a0", "10.0.0.1/24", speed_mbps=1000), card("usb0", "169.254.3.1/24", speed_mbps=10000)],
+        [card("b0", "10.0.0.2/24", speed_mbps=1000), card("usb0", "169.254.3.1/24", speed_mbps=10000)],
+    ) == [("a0",), ("b0",)]
+
+
+def test_speed_decides_before_the_default_route_does() -> None:
+    two = [
+        [
+            card("eno1", f"192.168.0.{i}/24", speed_mbps=1000, default_route=True),
+            card("ens1", f"10.0.0.{i}/24", speed_mbps=25000),
+        ]
+        for i in (1, 2)
+    ]
+    assert chosen_interfaces(*two) == [("ens1",)] * 2
+    level = [[dataclasses.replace(each, speed_mbps=1000) for each in host] for host in two]
+    assert chosen_interfaces(*level) == [("eno1",)] * 2
+
+
+def test_hosts_of_different_networks_use_their_default_routes() -> None:
+    assert chosen_interfaces(
+        [card("a0", "192.168.5.1/24"), card("a1", "10.0.1.1/24", default_route=True)],
+        [card("b0", "10.0.2.1/24", default_route=True)],
+    ) == [("a1",), ("b0",)]
+
+
+def test_what_joins_containers_of_a_host_reaches_nobody() -> None:
+    host = with_interfaces(
+        machine("small_vm"),
+        card("docker0", "172.17.0.1/16", kind="bridge"),
+        card("lo", "127.0.0.1/8", kind="loopback"),
+        card("down0", "10.0.0.1/8", up=False),
+        card("br0", "10.1.0.1/16", kind="bridge", default_route=True),
+        card("eth0", "10.2.0.1/16", kind="virtual"),
+    )
+    assert [each.name for each in reachable(host)] == ["br0", "eth0"]
+
+
+def test_ranks_without_gpus_use_the_ports_of_their_numa_node() -> None:
+    hosts = [dataclasses.replace(each, gpus=()) for each in copies(machine("dgx_h100"), 2)]
+    free = uniform(hosts, 2)
+    bound = Job(
+        free.hosts,
+        tuple(dataclasses.replace(rank, usable=hosts[0].numa[rank.local].cpus) for rank in free.ranks),
+    )
+    names = [each.names for each in make_plan(bound).devices]
+    assert names[0] == ("mlx5_0:1", "mlx5_1:1", "mlx5_3:1", "mlx5_4:1", "mlx5_5:1") == names[2]
+    assert names[1] == ("mlx5_10:1", "mlx5_11:1", "mlx5_6:1", "mlx5_7:1", "mlx5_9:1") == names[3]
+
+
+@pytest.mark.parametrize("name", ["dgx_h100-2x8", "dgx_h100-2x16"])
+def test_rails_are_shared_evenly(name: str) -> None:
+    made = job(name)
+    used = [
+        each.names for rank, each in zip(made.ranks, make_plan(made).devices, strict=True) if rank.host == 0
+    ]
+    assert len(set(used)) == 8 and {used.count(each) for each in used} == {len(used) // 8}
+
+
+def test_a_dead_port_is_not_chosen() -> None:
+    hosts = copies(machine("pcie_4gpu"), 2)
+    cut = dataclasses.replace(hosts[1], rdma=(dataclasses.replace(hosts[1].rdma[0], active=False),))
+    plan = make_plan(uniform([hosts[0], cut], 1))
+    choice = plan.about(OTHER_HOST)
+    assert choice and choice.value == "TCP" and choice.reason == "no RDMA port of host gpu02 is connected"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (
+            {"UCX_TLS": "sm,self"},
+            r"UCX_TLS=sm,self on rank 0 \(host node01\) leaves no way to rank 3 \(host node02\)",
+        ),
+        ({"UCX_TLS": "tcp", "UCC_UCX_TLS": "posix"}, "UCC_UCX_TLS=posix on rank 0 .* no way to rank 3"),
+        ({"UCX_TLS": "self"}, "no way to rank 1 .host node01.: it takes one of posix, sysv, tcp, xpmem"),
+        ({"UCX_TLS": "rc,sm,self"}, "no way to rank 3 .*: it takes tcp. Add it, or unset UCX_TLS"),
+        ({"UCX_TLS": "^tcp"}, "no way to rank 3"),
+        ({"UCX_TLS": "cma,self"}, "no way to rank 1"),
+        (
+            {"UCX_NET_DEVICES": "eth7"},
+            "UCX_NET_DEVICES=eth7 on rank 0 .* no way to rank 3 .*Up are docker0, eno1",
+        ),
+        ({"UCX_NET_DEVICES": "ens1f1"}, "names no device that is up"),
+    ],
+)
+def test_a_setting_that_leaves_no_way_is_a_problem_that_names_the_peer(
+    settings: dict[str, str], problem: str
+) -> None:
+    found = make_plan(uniform(copies(machine("two_ethernets"), 2), 2, settings)).problems
+    assert len(found) == 4
+    assert re.search(problem, found[0])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"UCX_TLS": "tcp"},
+        {"UCX_TLS": "all"},
+        {"UCX_TLS": "^ib"},
+        {"UCX_TLS": "sm,tcp"},
+        {"UCX_NET_DEVICES": "all"},
+        {"UCX_NET_DEVICES": "eno1"},
+        {"UCX_NET_DEVICES": "ens1f0,nothing"},
+    ],
+)
+def test_a_setting_that_leaves_a_way_is_none(settings: dict[str, str]) -> None:
+    assert make_plan(uniform(copies(machine("two_ethernets"), 2), 2, settings)).problems == ()
+
+
+def test_shared_memory_alone_does_for_one_host() -> None:
+    assert make_plan(uniform([machine("small_vm")], 2, {"UCX_TLS": "sm,self"})).problems == ()
+
+
+def test_aliases() -> None:
+    assert allowed("sm,self") == {"posix", "sysv", "xpmem", "cma", "knem", "self"}
+    assert allowed("^tcp") >= {"posix", "rc_mlx5"} and "tcp" not in allowed("^tcp")
+
+
+def test_distances() -> None:
+    gpus = {gpu.device.pci: gpu.device for gpu in machine("pcie_4gpu").gpus}
+    first, second, third, fourth = gpus.values()
+    assert distance(first, second) == "PIX"
+    assert distance(third, fourth) == "NODE" and distance(first, third) == "SYS"
+    above = dataclasses.replace(second, path=(*first.path[:2], "0000:09:00.0", "0000:0a:00.0", second.pci))
+    assert distance(first, above) == "PXB"
+    beside = dataclasses.replace(second, path=(first.path[0], "0000:00:02.0", second.pci))
+    assert distance(first, beside) == "PHB"
+
+
+@pytest.mark.parametrize(
+    ("visible", "local", "slot"),
+    [
+        (None, 0, 0),
+        (None, 5, 1),
+        ("2,3", 1, 3),
+        ("3", 1, 3),
+        ("", 0, None),
+        ("GPU-8c1b", 0, None),
+        ("9", 0, None),
+    ],
+)
+def test_the_gpu_of_a_rank(visible: str | None, local: int, slot: int | None) -> None:
+    gpus = machine("pcie_4gpu").gpus
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert own_gpu(gpus, local, environment) == ("" if slot is None else gpus[slot].device.pci)
+
+
+def test_ranks_tell_each_other_where_they_are() -> None:
+    one, two = copies(machine("pcie_4gpu"), 2)
+    records = [
+        encode(host, {"UCX_TLS": "tcp"}, visible) for host, visible in [(one, "3"), (two, None), (one, None)]
+    ]
+    made = decode(records)
+    assert made.hosts == (one, two)
+    assert [(rank.host, rank.local) for rank in made.ranks] == [(0, 0), (1, 0), (0, 1)]
+    assert [rank.gpu[5:7] for rank in made.ranks] == ["a1", "03", "04"]
+    assert made.ranks[0].settings == {"UCX_TLS": "tcp"}
+    with pytest.raises(ValueError, match="rank 1 published a record of its host that cannot be read"):
+        decode([records[0], b"torn"])
+
+
+def test_containers_of_one_machine_that_share_no_memory_are_hosts() -> None:
+    one = machine("container")
+    other = dataclasses.replace(
+        one, limits=dataclasses.replace(one.limits, ipc_namespace="ipc:[1]", pid_namespace="pid:[2]")
+    )
+    assert len(decode([encode(each, {}, None) for each in (one, other, one)]).hosts) == 2
+
+
+def test_differences_between_plan_and_truth() -> None:
+    plan = make_plan(job("two_ethernets-3x4"))
+    assert differences(plan, 0, {SAME_HOST: ["sysv/memory", "cma/memory"], OTHER_HOST: ["tcp/ens1f0"]}) == []
+    wrong = differences(plan, 0, {SAME_HOST: ["tcp/lo"], OTHER_HOST: ["tcp/eno1"]})
+    assert wrong == [
+        "same host: the plan expects posix or sysv or xpmem or cma, and UCX chose tcp/lo",
+        "other host: the plan says ens1f0, and UCX chose tcp/eno1",
+    ]
+    verbs = make_plan(job("dgx_h100-2x8"))
+    assert differences(verbs, 9, {OTHER_HOST: ["rc_mlx5/mlx5_3:1", "ud_mlx5/mlx5_3:1"]}) == []
+    assert len(differences(verbs, 9, {OTHER_HOST: ["rc_mlx5/mlx5_4:1", "tcp/eno3"]})) == 2
+
+
+def test_a_plan_for_many_ranks_takes_no_square_of_time() -> None:
+    """Counted in what is asked about peers, since time says nothing on a loaded machine."""
+    asked = 0
+
+    class Counted(Job):
+        def peers(self, rank):  # type: ignore[no-untyped-def]
+            nonlocal asked
+            found = super().peers(rank)
+            asked += len(found)
+            return found
+
+    made = uniform(copies(machine("dgx_h100"), 64), 8)
+    make_plan(Counted(made.hosts, made.ranks))
+    assert asked == 2 * 512
+
+
+def test_golden_files_are_beside_this_one() -> None:
+    assert Path(__file__).parent == HERE
