@@ -11,6 +11,7 @@ import difflib
 import functools
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,17 @@ PREFIX = "TORCH_UCC_"
 
 # Read by the project's scripts and tools.
 _OTHER_NAMES = ("TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHON")
+
+# Of torch-ucc as it was before: they are no error, and do nothing.
+OLD_NAMES = {
+    "TORCH_UCC_BLOCKING_WAIT": "wait() of an operation on CPU tensors always waits for its end",
+    "TORCH_UCC_USE_FUTURE": "every operation has a future",
+    "TORCH_UCC_SHARED_COMM": "groups of the same processes always share one UCC context",
+    "TORCH_UCC_PROFILING_ENABLE": "torch.profiler records every collective without it",
+    "TORCH_UCC_ENABLE_HEALTH_CHECK": "creating a group always fails if one of its ranks cannot be reached",
+    "TORCH_UCC_ENABLE_COMMS_LOGGER": "torch.profiler records every collective",
+    "TORCH_UCC_COMMS_TRACE_OUTPUT_DIR": "torch.profiler writes its traces where it is told",
+}
 
 # UCC reads its own options from the environment. Those that steer how collectives run must be equal on all
 # ranks, or their messages do not match; those that choose a rank's devices, or what is printed, need not.
@@ -121,7 +133,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, text in environment.items():
-        if not name.startswith(PREFIX) or name in _OTHER_NAMES:
+        if not name.startswith(PREFIX) or name in _OTHER_NAMES or name in OLD_NAMES:
             continue
         field = known.get(name)
         if field is None:
@@ -140,7 +152,98 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
 @functools.cache
 def in_force() -> Config:
     """Those of this process, read at its first group and then fixed."""
+    for name in sorted(OLD_NAMES.keys() & os.environ.keys()):
+        warnings.warn(f"{name} does nothing any more: {OLD_NAMES[name]}", RuntimeWarning, stacklevel=3)
     return from_environment()
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A setting as it is shown: `value` in the form in which it can be set."""
+
+    variable: str
+    value: str
+    source: str
+    help: str
+
+
+def listing(environment: Mapping[str, str] = os.environ) -> list[Row]:
+    """All of ours, then what is set of UCC's and UCX's. Raises ValueError as from_environment()."""
+    config = from_environment(environment)
+    ours = [
+        Row(
+            PREFIX + field.name.upper(),
+            as_text(field.name, getattr(config, field.name)),
+            config.sources.get(field.name, "default"),
+            field.metadata["help"],
+        )
+        for field in _fields()
+    ]
+    old = [
+        Row(name, environment[name], "environment, does nothing any more", OLD_NAMES[name])
+        for name in sorted(OLD_NAMES.keys() & environment.keys())
+    ]
+    others = [
+        Row(name, value, "environment", "")
+        for name, value in sorted(environment.items())
+        if name.startswith(("UCC_", "UCX_"))
+    ]
+    return ours + old + others
+
+
+def as_text(name: str, value: Any) -> str:
+    """Of the setting `name`: what would set it to this value."""
+    if isinstance(value, timedelta):
+        microseconds = value // timedelta(microseconds=1)
+        for unit, size in (("s", 1_000_000), ("ms", 1_000)):
+            if microseconds and microseconds % size == 0:
+                return f"{microseconds // size}{unit}"
+        return f"{microseconds}us"
+    if isinstance(value, bool):
+        return str(int(value))
+    if name.endswith("_bytes"):
+        for unit, shift in (("g", 30), ("m", 20), ("k", 10)):
+            if value % (1 << shift) == 0:
+                return f"{value >> shift}{unit}"
+    return str(value)
+
+
+def reference() -> str:
+    """docs/settings.md."""
+    defaults = Config()
+    rows = [
+        f"| `{PREFIX}{field.name.upper()}` | `{as_text(field.name, getattr(defaults, field.name))}` "
+        f"| {'yes' if field.metadata['agreed'] else ''} | {field.metadata['help']} |"
+        for field in _fields()
+    ]
+    old = [f"| `{name}` | {why} |" for name, why in OLD_NAMES.items()]
+    return "\n".join([_REFERENCE_HEAD, *rows, _REFERENCE_MIDDLE, *old, ""])
+
+
+_REFERENCE_HEAD = """\
+# Settings
+
+Made from `python/torch_ucc/config.py` by `torch-ucc config --reference`; do not edit. `torch-ucc config`
+shows the values that hold in your shell, and where each comes from.
+
+They are read from the environment when the first group is created, and then fixed. An unknown `TORCH_UCC_`
+name is an error, and so is a value that cannot be read. Durations are written `200us`, `1.5ms`, `30s`, `5m`;
+sizes `65536`, `512k`, `4m`, `1g`; switches `0` and `1`. Settings marked "same on all ranks" are compared when
+a group is created, and so are those of UCC that steer how collectives run: a difference is an error that
+names it.
+
+| variable | default | same on all ranks | |
+|---|---|---|---|"""
+
+_REFERENCE_MIDDLE = """
+`UCC_HOME` and `UCX_HOME` name the prefix of the UCC and UCX to use. `UCC_*` and `UCX_*` reach UCC and UCX as
+always, and decide over what torch_ucc would choose (`torch-ucc plan`). `UCC_UCX_TLS`, `UCC_UCX_NET_DEVICES`
+and the like do so for torch_ucc and UCC alone, and leave other users of UCX in the process as they are.
+
+Names of earlier versions of torch-ucc are no error, and do nothing:
+
+| variable | |
+|---|---|"""
 
 
 def _unknown(name: str, known: list[str]) -> str:

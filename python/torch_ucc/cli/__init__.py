@@ -11,6 +11,9 @@ import sys
 
 # Name: the module whose main(arguments) runs it and returns the exit status, and what it does.
 COMMANDS = {
+    "topo": ("torch_ucc.cli.topo", "show what this machine has, and how far its devices are apart"),
+    "plan": ("torch_ucc.cli.plan", "say how a job would talk, and why"),
+    "config": ("torch_ucc.cli.config", "list every setting with its value and source"),
     "bench": ("torch_ucc.bench.__main__", "time collectives beside those of other libraries"),
 }
 

@@ -102,7 +102,7 @@ def _gpus(root: Root) -> tuple[Gpu, ...]:
 
 def _rdma(root: Root) -> tuple[RdmaPort, ...]:
     found = []
-    for name in root.names(_RDMA):
+    for name in sorted(root.names(_RDMA), key=_by_number):
         at = f"{_RDMA}/{name}"
         device = pci.device(root, f"{at}/device")
         is_efa = root.number(f"{at}/device/vendor") == _AMAZON
@@ -120,6 +120,11 @@ def _rdma(root: Root) -> tuple[RdmaPort, ...]:
                 )
             )
     return tuple(found)
+
+
+def _by_number(name: str) -> list[str]:
+    """mlx5_9 before mlx5_10."""
+    return [part.zfill(6) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _limits(root: Root) -> Limits:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -161,3 +162,29 @@ def test_native_carries_every_setting() -> None:
         if field.name != "sources":
             assert getattr(filled, field.name) == getattr(read, field.name)
     assert ("UCC_CLS", "basic") in filled.agreed
+
+
+@pytest.mark.parametrize("name", config.OLD_NAMES)
+def test_a_setting_of_earlier_versions_is_explained_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.in_force.cache_clear()
+    monkeypatch.setenv(name, "1")
+    with pytest.warns(RuntimeWarning, match=f"{name} does nothing any more: [a-z]") as warned:
+        assert config.in_force() is config.in_force()
+    assert len(warned) == 1
+    config.in_force.cache_clear()
+
+
+def test_what_is_listed_can_be_set_again() -> None:
+    rows = {row.variable: row for row in config.listing({"TORCH_UCC_SPIN": "1500us", "UCX_TLS": "tcp"})}
+    assert rows["TORCH_UCC_SPIN"].value == "1500us" and "TORCH_UCC_SPIN" in rows["TORCH_UCC_SPIN"].source
+    assert rows["TORCH_UCC_YIELD_FOR"].source == "default" and rows["UCX_TLS"].value == "tcp"
+    ours = {name: row.value for name, row in rows.items() if name.startswith("TORCH_UCC_")}
+    again = from_environment(ours)
+    assert again == from_environment({"TORCH_UCC_SPIN": "1500us"})
+    assert len(ours) == len(config.names())
+
+
+def test_the_reference_page_is_current() -> None:
+    """To renew it: `torch-ucc config --reference >docs/settings.md`."""
+    page = Path(__file__).parents[3] / "docs" / "settings.md"
+    assert page.read_text() == config.reference()

@@ -1,0 +1,35 @@
+"""`torch-ucc config`: every setting with its value here and where that comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from torch_ucc import config
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="torch-ucc config", description=__doc__)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="as data")
+    how.add_argument(
+        "--reference", action="store_true", help="the page docs/settings.md, which shows no values"
+    )
+    asked = parser.parse_args(arguments)
+    if asked.reference:
+        print(config.reference(), end="")
+        return 0
+    try:
+        rows = config.listing()
+    except ValueError as error:
+        print(f"torch-ucc config: {error}", file=sys.stderr)
+        return 1
+    if asked.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return 0
+    widths = [max(len(getattr(row, name)) for row in rows) for name in ("variable", "value")]
+    for row in rows:
+        print(f"{row.variable:<{widths[0]}}  {row.value:<{widths[1]}}  {row.source}")
+    return 0
