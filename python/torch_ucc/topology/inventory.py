@@ -53,8 +53,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class RdmaPort:
-    """`link_layer` is "InfiniBand", "Ethernet" (RoCE) or "EFA". `netdevs` are the interfaces on the same
-    device."""
+    """`link_layer` is "InfiniBand", "Ethernet" (RoCE) or "EFA", `gid_types` the kinds of its addresses.
+    `netdevs` are the interfaces on the same device."""
 
     name: str
     port: int
@@ -63,6 +63,7 @@ class RdmaPort:
     rate_gbps: float
     device: Device | None
     netdevs: tuple[str, ...] = ()
+    gid_types: tuple[str, ...] = ()
 
     @property
     def spec(self) -> str:

@@ -117,9 +117,16 @@ def _rdma(root: Root) -> tuple[RdmaPort, ...]:
                     rate_gbps=float(rate[0]) if rate else 0.0,
                     device=device,
                     netdevs=tuple(root.names(f"{at}/device/net")),
+                    gid_types=_gid_types(root, f"{at}/ports/{port}"),
                 )
             )
     return tuple(found)
+
+
+def _gid_types(root: Root, port: str) -> tuple[str, ...]:
+    """Of those that are set: "IB/RoCE v1" or "RoCE v2"."""
+    used = [i for i in root.names(f"{port}/gids") if root.text(f"{port}/gids/{i}").strip("0:")]
+    return tuple(sorted({root.text(f"{port}/gid_attrs/types/{i}") for i in used}))
 
 
 def _by_number(name: str) -> list[str]:

@@ -137,6 +137,11 @@ class FakeRoot:
         self.file(f"{port}/state", state)
         self.file(f"{port}/rate", rate)
         self.file(f"{port}/link_layer", link_layer)
+        self.file(
+            f"{port}/gids/0",
+            "fe80:0000:0000:0000:a088:c203:00ab:1234" if state.startswith("4") else ":".join(["0000"] * 8),
+        )
+        self.file(f"{port}/gid_attrs/types/0", "RoCE v2" if link_layer == "Ethernet" else "IB/RoCE v1")
         self.link(f"{at}/infiniband/{name}/device", at)
         self.link(f"/sys/class/infiniband/{name}", f"{at}/infiniband/{name}")
 

@@ -1,0 +1,64 @@
+"""`torch-ucc doctor`: looks for what goes wrong in practice, and names the cure. Exit status: 0 healthy, 1
+something costs speed or is a risk, 2 something cannot work."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from torch_ucc.cli.topo import machine
+from torch_ucc.topology.doctor import Patient, examine, status
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="torch-ucc doctor", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="as data, for a ticket")
+    parser.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="look at a machine saved with `torch-ucc topo --save` instead",
+    )
+    asked = parser.parse_args(arguments)
+    try:
+        patient = Patient(machine(asked.replay)) if asked.replay else patient_here()
+    except (OSError, ValueError) as error:
+        print(f"torch-ucc doctor: {error}", file=sys.stderr)
+        return 2
+    findings = examine(patient)
+    if asked.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        for finding in findings:
+            print(f"{finding.grade}: {finding.what}\n  {finding.name}; cure: {finding.cure}")
+        if not findings:
+            print("Nothing was found.")
+    return status(findings)
+
+
+def patient_here() -> Patient:
+    import torch.distributed as dist
+
+    from torch_ucc import _extension, config
+
+    extension_error = settings_error = ""
+    try:
+        _extension.core()
+    except ImportError as error:
+        extension_error = str(error)
+    try:
+        config.from_environment()
+    except ValueError as error:
+        settings_error = str(error)
+    return Patient(
+        host=machine(None),
+        environment=dict(os.environ),
+        extension_error=extension_error,
+        settings_error=settings_error,
+        old_settings={name: why for name, why in config.OLD_NAMES.items() if name in os.environ},
+        torch_has_ucc=dist.is_available() and dist.is_ucc_available(),
+    )

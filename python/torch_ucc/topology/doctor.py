@@ -1,0 +1,171 @@
+"""What goes wrong in practice, looked for on one host: pure functions of what is known, each with the
+cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch_ucc.topology.devices import reachable
+from torch_ucc.topology.inventory import Inventory
+from torch_ucc.topology.job import SETTINGS, uniform
+from torch_ucc.topology.plan import make_plan
+from torch_ucc.topology.transports import has_driver, why_no_cma
+
+BROKEN, COSTLY, NOTE = "broken", "costly", "note"
+"""It cannot work; it works, slower or at a risk; it is worth knowing."""
+
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+_ENOUGH_MEMLOCK = 1 << 30
+_ENOUGH_SHM = 256 << 20
+_ENOUGH_FILES = 1024
+
+
+@dataclass(frozen=True)
+class Finding:
+    name: str
+    grade: str
+    what: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What is looked at. The errors are the words of whoever met them, empty if nobody did."""
+
+    host: Inventory
+    environment: Mapping[str, str] = field(default_factory=dict)
+    extension_error: str = ""
+    settings_error: str = ""
+    old_settings: Mapping[str, str] = field(default_factory=dict)
+    torch_has_ucc: bool = False
+
+
+Check = Callable[[Patient], Iterator[Finding]]
+
+
+def examine(patient: Patient) -> list[Finding]:
+    """The worst first."""
+    found = [finding for check in CHECKS for finding in check(patient)]
+    return sorted(found, key=lambda finding: (BROKEN, COSTLY, NOTE).index(finding.grade))
+
+
+def status(findings: list[Finding]) -> int:
+    """Of the command: 0 healthy, 1 something costly, 2 something broken."""
+    grades = {finding.grade for finding in findings}
+    return 2 if BROKEN in grades else 1 if COSTLY in grades else 0
+
+
+def _extension(patient: Patient) -> Iterator[Finding]:
+    if patient.extension_error:
+        yield Finding(
+            "extension", BROKEN, patient.extension_error, "as it says; a ucc group cannot be created before"
+        )
+
+
+def _settings(patient: Patient) -> Iterator[Finding]:
+    if patient.settings_error:
+        yield Finding("settings", BROKEN, patient.settings_error, "correct or unset it")
+    for name, why in patient.old_settings.items():
+        yield Finding("old-setting", NOTE, f"{name} does nothing any more: {why}", f"unset {name}")
+
+
+def _no_way(patient: Patient) -> Iterator[Finding]:
+    ours = {name: patient.environment[name] for name in SETTINGS if name in patient.environment}
+    for problem in make_plan(uniform([patient.host], 2, ours)).problems[:1]:
+        yield Finding("no-way", BROKEN, f"on one host: {problem}", "as it says")
+
+
+def _shadowed(patient: Patient) -> Iterator[Finding]:
+    if patient.torch_has_ucc:
+        yield Finding(
+            "shadowed",
+            COSTLY,
+            'this torch has a "ucc" backend of its own, and prefers it',
+            'init_process_group("torch_ucc")',
+        )
+
+
+def _rdma(patient: Patient) -> Iterator[Finding]:
+    host = patient.host
+    for layer in sorted({port.link_layer for port in host.rdma if port.active}):
+        if not has_driver(host, layer):
+            specs = ", ".join(port.spec for port in host.rdma if port.active and port.link_layer == layer)
+            yield Finding(
+                "no-driver",
+                COSTLY,
+                f"{specs} ({layer}) cannot be used: UCX {host.ucx.version} of {host.ucx.path} has only "
+                f"{', '.join(host.ucx.modules) or 'shared memory and TCP'}",
+                "set UCX_HOME and UCC_HOME to those of the cluster, such as HPC-X",
+            )
+    for port in host.rdma:
+        if not port.active:
+            yield Finding(
+                "port-down", NOTE, f"{port.spec} is not connected", "its cable or switch, if it should be"
+            )
+        elif port.link_layer == "Ethernet" and "RoCE v2" not in port.gid_types:
+            has = ", ".join(port.gid_types) or "no address at all"
+            yield Finding(
+                "roce-gid",
+                COSTLY,
+                f"{port.spec} has no RoCE v2 address ({has}): it does not reach beyond its own network",
+                "give its network interface an IP address; else choose one with UCX_IB_GID_INDEX",
+            )
+    limit = host.limits.memlock_bytes
+    if any(port.active for port in host.rdma) and limit is not None and limit < _ENOUGH_MEMLOCK:
+        yield Finding(
+            "memlock",
+            COSTLY,
+            f"only {limit // 1024} KiB of memory may be locked, and RDMA locks what it sends",
+            "`ulimit -l unlimited`, for a service LimitMEMLOCK=infinity, for a container --ulimit memlock=-1",
+        )
+
+
+def _memory(patient: Patient) -> Iterator[Finding]:
+    host = patient.host
+    if why := why_no_cma(host) if host.ucx.version else "":
+        yield Finding(
+            "no-cma",
+            COSTLY,
+            f"large messages on this host are copied twice: {why}",
+            "`sysctl kernel.yama.ptrace_scope=1`, or for a container --cap-add=SYS_PTRACE",
+        )
+    if 0 < host.limits.shm_bytes < _ENOUGH_SHM:
+        yield Finding(
+            "small-shm",
+            COSTLY,
+            f"/dev/shm has {host.limits.shm_bytes >> 20} MiB: UCX does without, DataLoader's workers do not",
+            "for docker --shm-size or --ipc=host, for Kubernetes an emptyDir of medium Memory at /dev/shm",
+        )
+
+
+def _limits(patient: Patient) -> Iterator[Finding]:
+    limits = patient.host.limits
+    if limits.open_files is not None and limits.open_files < _ENOUGH_FILES:
+        yield Finding(
+            "few-files",
+            COSTLY,
+            f"a process may have only {limits.open_files} files open; connections to many ranks need more",
+            f"`ulimit -n {_ENOUGH_FILES * 64}`",
+        )
+    if limits.pid_namespace and limits.pid_namespace != _INITIAL_PID_NAMESPACE:
+        yield Finding(
+            "pid-namespace",
+            NOTE,
+            "process ids are those of a container: a rank in another container of this machine may have the same "
+            "one, and UCC would take both for one process",
+            "the ranks of a machine in one container, or in its own pid namespace (--pid=host, hostPID: true)",
+        )
+
+
+def _network(patient: Patient) -> Iterator[Finding]:
+    if not reachable(patient.host):
+        yield Finding(
+            "no-network",
+            NOTE,
+            "no network interface is up that another host could reach",
+            "none is needed for a job on one host",
+        )
+
+
+CHECKS: tuple[Check, ...] = (_extension, _settings, _no_way, _shadowed, _rdma, _memory, _limits, _network)
