@@ -36,7 +36,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
         "store",
     },
     # Names of what Python sees, each from where it lives.
-    "bindings": {"backend", "topology", "trace", "store", "work", "ucc", "ucx", "compat"},
+    "bindings": {"backend", "bootstrap", "topology", "trace", "store", "work", "ucc", "ucx", "compat"},
 }
 
 # Headers of others, by the start of their path: the only folders that may see them.

@@ -173,6 +173,16 @@ class CloseBarrier final : public Collective {
 
 bool CommContext::in_forked_child() { return forked.load(std::memory_order_relaxed); }
 
+bool CommContext::has_for(const std::vector<std::int64_t>& global_ranks) {
+  if (in_forked_child()) {
+    return true;
+  }
+  Registry& contexts = registry();
+  const MutexLock lock(contexts.mutex);
+  return std::any_of(contexts.open.begin(), contexts.open.end(),
+                     [&](const auto& context) { return context->serves(global_ranks); });
+}
+
 std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, const Settings& settings) {
   mark_forked_children();
   if (in_forked_child()) {
@@ -210,6 +220,7 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       global_ranks_(group.global_ranks),
       rank_(group.rank),
       scope_(new_scope(group)),
+      worker_(settings_.ucx),
       peers_(exchange_records(group, settings_, scope_, bell_, worker_)),
       bells_(find_bells(peers_, rank_)),
       plan_(neighbourhoods(peers_)),
@@ -237,7 +248,7 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
   wait_for_lines(give_up, deadline);
   oob_.set_deadline(deadline);
   oob_.set_give_up(give_up);
-  engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, ranks_on_host(peers_, rank_)); });
+  engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, settings_.ucc); });
   control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells), control_scope_);
   const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
   create->set_deadline(deadline);

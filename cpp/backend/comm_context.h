@@ -54,6 +54,9 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   // called it; throws StatusError.
   static std::shared_ptr<CommContext> for_group(const GroupSpec& group, const Settings& settings);
 
+  // Whether for_group() makes no new one, for which there would have to be a plan.
+  static bool has_for(const std::vector<std::int64_t>& global_ranks);
+
   // Whether this process was forked from one that used a context: it must not use any.
   static bool in_forked_child();
 

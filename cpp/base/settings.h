@@ -10,6 +10,8 @@
 
 namespace torch_ucc {
 
+using NamedValues = std::vector<std::pair<std::string, std::string>>;
+
 struct Settings {
   // How a thread that waits goes from spinning to sleeping: see progress/parker.h. A `spin` of zero yields from the start.
   std::chrono::microseconds spin{200};
@@ -33,7 +35,11 @@ struct Settings {
 
   // Name and value of everything that must be equal on all ranks (some of the above, UCC's own variables).
   // A difference is an error at init that names it.
-  std::vector<std::pair<std::string, std::string>> agreed;
+  NamedValues agreed;
+
+  // What the plan of the job tells UCX and UCC's context, by their names without UCX_ and UCC_. What the user set is not in it.
+  NamedValues ucx;
+  NamedValues ucc;
 };
 
 }  // namespace torch_ucc

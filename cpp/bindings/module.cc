@@ -15,6 +15,7 @@
 
 #include "backend/backend.h"
 #include "base/interrupt.h"
+#include "bootstrap/exchange.h"
 #include "store/c10d_store.h"
 #include "ucc/library.h"
 #include "ucx/probe.h"
@@ -25,7 +26,6 @@ namespace py = pybind11;
 namespace torch_ucc {
 namespace {
 
-using Values = std::vector<std::pair<std::string, std::string>>;
 using std::chrono::milliseconds;
 
 // Python sees signals in its main thread only, and raises there what its handlers raise, KeyboardInterrupt mostly.
@@ -54,6 +54,22 @@ c10::intrusive_ptr<UccBackend> create_backend(const c10::intrusive_ptr<c10d::Sto
   });
 }
 
+// Every start of a group over a store has keys of its own, as long as its ranks start it together.
+std::vector<py::bytes> exchange(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout,
+                                const py::bytes& mine) {
+  const std::string value = mine;
+  std::vector<std::string> values;
+  {
+    const py::gil_scoped_release release;
+    values = for_user([&] {
+      C10dStore ours(store);
+      const std::int64_t start = ours.add("torch_ucc/plan/start/" + std::to_string(rank), 1);
+      return Exchange(ours, "torch_ucc/plan/" + std::to_string(start), rank, size, value).wait(Deadline::after(timeout));
+    });
+  }
+  return {values.begin(), values.end()};
+}
+
 void bind_settings(py::module_& module) {
   py::class_<Settings>(module, "Settings", "Settings of a context; made by torch_ucc.config.")
       .def(py::init<>())
@@ -66,7 +82,9 @@ void bind_settings(py::module_& module) {
       .def_readwrite("cross_check", &Settings::cross_check)
       .def_readwrite("life_lines", &Settings::life_lines)
       .def_readwrite("close_timeout", &Settings::close_timeout)
-      .def_readwrite("agreed", &Settings::agreed);
+      .def_readwrite("agreed", &Settings::agreed)
+      .def_readwrite("ucx", &Settings::ucx)
+      .def_readwrite("ucc", &Settings::ucc);
 }
 
 void bind_backend(py::module_& module) {
@@ -82,6 +100,10 @@ void bind_backend(py::module_& module) {
           "perform_nocolor_split", [](const UccBackend&, const py::object&) {}, py::arg("device"),
           "Called by torch on ranks outside a new group: nothing to do, ours "
           "involves its members only.");
+  module.def("has_context_for", &CommContext::has_for, py::arg("global_ranks"),
+             "Whether a group of these would share what another one uses already.");
+  module.def("exchange", &exchange, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("mine"),
+             "The values of all ranks of a new group, by rank; blocks until they are there.");
   module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::arg("group_id"), py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
              "Create this process's member of a group; blocks until the other "
@@ -90,7 +112,9 @@ void bind_backend(py::module_& module) {
 
 void bind_probe(py::module_& module) {
   py::class_<TransportProbe>(module, "TransportProbe", "Asks UCX which transports it chooses towards a peer.")
-      .def(py::init([] { return for_user([] { return std::make_unique<TransportProbe>(); }); }))
+      .def(py::init(
+               [](const NamedValues& options) { return for_user([&] { return std::make_unique<TransportProbe>(options); }); }),
+           py::arg("options"))
       .def("address", [](const TransportProbe& probe) { return py::bytes(for_user([&] { return probe.address(); })); })
       .def(
           "transports_to",

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-namespace torch_ucc {
+#include "base/settings.h"
 
-using NamedValues = std::vector<std::pair<std::string, std::string>>;
+namespace torch_ucc {
 
 struct PeerRecord {
   std::string host;     // name for people

@@ -6,27 +6,32 @@
 
 namespace torch_ucc {
 
-void UccContext::create(LoopToken& token, Oob& oob, int ranks_on_host) {
+void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options) {
   token.check();
   ucc_context_config_h config = nullptr;
   throw_if_error(from_ucc(ucc_context_config_read(ucc_library(), nullptr, &config), "ucc_context_config_read"));
   // With the default UCC looks at the network on every 1000th call only while it has no task: a driver that sleeps between
   // calls would keep a peer waiting for a second.
   ucc_status_t status = ucc_context_config_modify(config, nullptr, "THROTTLE_PROGRESS", "0");
-  if (status == UCC_OK) {
-    status = ucc_context_config_modify(config, nullptr, "ESTIMATED_NUM_PPN", std::to_string(ranks_on_host).c_str());
+  std::string step = "ucc_context_config_modify";
+  for (const auto& [name, value] : options) {
+    if (status == UCC_OK) {
+      step = "ucc_context_config_modify " + name;
+      status = ucc_context_config_modify(config, nullptr, name.c_str(), value.c_str());
+    }
   }
   ucc_context_params_t params{};
   params.mask = UCC_CONTEXT_PARAM_FIELD_OOB;
   params.oob = oob.params();
   if (status == UCC_OK) {
+    step = "ucc_context_create";
     status = ucc_context_create(ucc_library(), &params, config, &handle_);
   }
   ucc_context_config_release(config);
   if (status != UCC_OK) {
     handle_ = nullptr;
     throw_if_error(oob.failure());  // the reason, if the exchange failed
-    throw_if_error(from_ucc(status, "ucc_context_create"));
+    throw_if_error(from_ucc(status, step));
   }
 }
 

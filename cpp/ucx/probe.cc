@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/status.h"
+#include "ucx/config.h"
 
 namespace torch_ucc {
 namespace {
@@ -15,15 +16,12 @@ void check(ucs_status_t status, const char* what) {
 
 }  // namespace
 
-TransportProbe::TransportProbe() {
-  ucp_config_t* config = nullptr;
-  check(ucp_config_read("UCC", nullptr, &config), "ucp_config_read");
+TransportProbe::TransportProbe(const NamedValues& options) {
+  const UcxConfig config = read_ucx_config(options);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_AMO64;
-  const ucs_status_t status = ucp_init(&params, config, context_.out());
-  ucp_config_release(config);
-  check(status, "ucp_init");
+  check(ucp_init(&params, config.get(), context_.out()), "ucp_init");
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_MULTI;

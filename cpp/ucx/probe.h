@@ -6,16 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "base/settings.h"
 #include "base/unique_handle.h"
 
 namespace torch_ucc {
 
-// UCC does not show its worker. This is one of our own with the features and the environment that UCC gives to its own, so
+// UCC does not show its worker. This is one of our own with the features, environment and options that UCC gives to its own, so
 // that UCX decides alike; it sends nothing. It belongs to the thread that made it and shares nothing with an engine, so no
 // baton is needed. Members throw StatusError.
 class TransportProbe {
  public:
-  TransportProbe();
+  explicit TransportProbe(const NamedValues& options);
 
   // For the peer's transports_to().
   std::string address() const;

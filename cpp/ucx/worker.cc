@@ -3,20 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "ucx/config.h"
 #include "ucx/status.h"
 
 namespace torch_ucc {
 
-UcxWorker::UcxWorker() {
-  ucp_config_t* config = nullptr;
-  throw_if_error(from_ucx(ucp_config_read("UCC", nullptr, &config), "ucp_config_read"));
+UcxWorker::UcxWorker(const NamedValues& options) {
+  const UcxConfig config = read_ucx_config(options);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_TAG;
   params.name = "torch_ucc";
-  const ucs_status_t status = ucp_init(&params, config, context_.out());
-  ucp_config_release(config);
-  throw_if_error(from_ucx(status, "ucp_init"));
+  throw_if_error(from_ucx(ucp_init(&params, config.get(), context_.out()), "ucp_init"));
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;

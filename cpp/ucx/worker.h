@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/settings.h"
 #include "base/status.h"
 #include "base/unique_handle.h"
 #include "progress/loop_token.h"
@@ -18,8 +19,8 @@ namespace torch_ucc {
 // involves nobody else.
 class UcxWorker : public Pollable {
  public:
-  // Throws StatusError. Same environment as UCC's own worker (UCC_UCX_* before UCX_*), so it chooses the same transports.
-  UcxWorker();
+  // Throws StatusError. `options` as read_ucx_config() takes them; with those that UCC gets it chooses the same transports.
+  explicit UcxWorker(const NamedValues& options = {});
   // Leaks worker and endpoints unless it was never used or destroy() was called: peers may still write to what was posted.
   ~UcxWorker() override;
   UcxWorker(const UcxWorker&) = delete;

@@ -1,55 +1,73 @@
-"""What a group runs on: libraries, settings, hosts, and the transports that UCX chooses."""
+"""What a group runs on: libraries, settings, hosts, the plan, and the transports that UCX chooses."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import socket
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
 
-from torch_ucc import _extension, _libraries, config
+from torch_ucc import _extension, _libraries, _plan, config
+from torch_ucc.topology.explain import differences
+from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 
 
 def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """Collective: every rank of the group calls it. The result can be printed and compared.
 
     `transports` names what UCX chooses towards a peer on the same host and towards one on another host, where
-    the group has such peers; UCX was asked, nothing is guessed.
+    the group has such peers; UCX was asked, nothing is guessed. Where that is not what the plan says, a
+    warning tells, and `differences`.
     """
     core = _extension.core()
     settings = config.in_force()
-    here = socket.gethostname()
-    probe = core.TransportProbe()
-    peers: list[tuple[str, bytes]] = [("", b"")] * dist.get_world_size(group)
-    dist.all_gather_object(peers, (here, probe.address()), group=group)
-    transports = {
-        where: probe.transports_to(address)
-        for where, address in _one_peer_each(peers, dist.get_rank(group), here)
-    }
+    members = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
+    agreed = _plan.of(members)
+    if agreed is None:
+        raise ValueError("this group has no backend of torch_ucc")
+    hosts = [agreed.host_of(rank) for rank in members]
+    me = dist.get_rank(group)
+    probe = core.TransportProbe(agreed.plan.ucx_settings(agreed.rank))
+    addresses: list[bytes] = [b""] * len(members)
+    dist.all_gather_object(addresses, probe.address(), group=group)
+    transports = {where: probe.transports_to(addresses[other]) for where, other in _one_peer_each(hosts, me)}
     dist.barrier(group)  # the addresses are those of probes that must still exist
+    differ = differences(agreed.plan, agreed.rank, transports)
+    for text in differ:
+        warnings.warn(f"ucc: {text}", RuntimeWarning, stacklevel=2)
     return {
-        "libraries": {
-            "UCC": {"version": core.ucc_version(), **_where("UCC")},
-            "UCX": {"version": core.ucx_version(), **_where("UCX")},
-        },
+        "libraries": libraries(),
         "settings": {
             name: {"value": str(getattr(settings, name)), "source": settings.sources.get(name, "default")}
             for name in config.names()
         },
-        "hosts": sorted({host for host, _ in peers}),
-        "ranks": len(peers),
+        "hosts": sorted({agreed.job.hosts[host].host for host in hosts}),
+        "ranks": len(members),
         "usable_cores": len(os.sched_getaffinity(0)),
+        "topology": dataclasses.asdict(agreed.job),
+        "plan": dataclasses.asdict(agreed.plan),
         "transports": transports,
+        "differences": differ,
     }
 
 
-def _one_peer_each(peers: Sequence[tuple[str, bytes]], rank: int, here: str) -> list[tuple[str, bytes]]:
-    chosen: dict[str, bytes] = {}
-    for other, (host, address) in enumerate(peers):
-        if other != rank:
-            chosen.setdefault("same host" if host == here else "other host", address)
+def libraries() -> dict[str, dict[str, str]]:
+    """Those that this process runs, once the extension is loaded."""
+    core = _extension.core()
+    return {
+        "UCC": {"version": core.ucc_version(), **_where("UCC")},
+        "UCX": {"version": core.ucx_version(), **_where("UCX")},
+    }
+
+
+def _one_peer_each(hosts: Sequence[int], me: int) -> list[tuple[str, int]]:
+    chosen: dict[str, int] = {}
+    for other, host in enumerate(hosts):
+        if other != me:
+            chosen.setdefault(SAME_HOST if host == hosts[me] else OTHER_HOST, other)
     return list(chosen.items())
 
 

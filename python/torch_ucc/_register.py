@@ -68,7 +68,7 @@ def _create(group: Any, options: Any) -> Any:
 
     `group` is torch's _DistributedBackendOptions, `options` the pg_options of the user or None.
     """
-    from torch_ucc import _extension
+    from torch_ucc import _extension, _plan
 
     core = _extension.core()
     if options is not None and not isinstance(options, core.Options):
@@ -78,25 +78,36 @@ def _create(group: Any, options: Any) -> Any:
     timeout = group.timeout
     if options is not None and options._timeout.total_seconds() >= 0:
         timeout = options._timeout
+    # Empty means the default group.
+    global_ranks = list(group.global_ranks_in_group) or list(range(group.group_size))
+    settings = _settings()
+    if not core.has_context_for(global_ranks):
+        agreed = _plan.agree(core, group.store, group.group_rank, global_ranks, timeout)
+        settings.ucx = agreed.plan.ucx_settings(agreed.rank)
+        settings.ucc = agreed.plan.ucc_settings(agreed.rank)
     return core.create_backend(
         store=group.store,
         rank=group.group_rank,
         size=group.group_size,
         timeout=timeout,
         group_id=group.group_id,
-        # Empty means the default group.
-        global_ranks=list(group.global_ranks_in_group) or list(range(group.group_size)),
-        settings=_settings(),
+        global_ranks=global_ranks,
+        settings=settings,
     )
 
 
-@functools.cache
 def _settings() -> Any:
-    """Those of this process, read at its first group and then fixed."""
+    """Those of this process, read at its first group and then fixed; for the plan to be added."""
     from torch_ucc import _extension, config
 
-    core = _extension.core()
-    chosen = config.in_force()
-    # For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all.
-    atexit.register(core.close_all, min(chosen.close_timeout, CLOSE_AT_EXIT))
-    return config.native(chosen, core.Settings())
+    _close_at_exit()
+    return config.native(config.in_force(), _extension.core().Settings())
+
+
+@functools.cache
+def _close_at_exit() -> None:
+    """For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all."""
+    from torch_ucc import _extension, config
+
+    limit = min(config.in_force().close_timeout, CLOSE_AT_EXIT)
+    atexit.register(_extension.core().close_all, limit)

@@ -13,6 +13,7 @@ import sys
 COMMANDS = {
     "topo": ("torch_ucc.cli.topo", "show what this machine has, and how far its devices are apart"),
     "plan": ("torch_ucc.cli.plan", "say how a job would talk, and why"),
+    "info": ("torch_ucc.cli.info", "say what this process, or under torchrun this job, runs on"),
     "doctor": ("torch_ucc.cli.doctor", "look for what goes wrong in practice, and name the cure"),
     "config": ("torch_ucc.cli.config", "list every setting with its value and source"),
     "bench": ("torch_ucc.bench.__main__", "time collectives beside those of other libraries"),

@@ -1,5 +1,6 @@
-"""`torch-ucc doctor`: looks for what goes wrong in practice, and names the cure. Exit status: 0 healthy, 1
-something costs speed or is a risk, 2 something cannot work."""
+"""`torch-ucc doctor`: looks for what goes wrong in practice, and names the cure; under torchrun, as
+`torchrun ... -m torch_ucc doctor`, also between the hosts, where each first rank of a host speaks for it.
+Exit status: 0 healthy, 1 something costs speed or is a risk, 2 something cannot work."""
 
 from __future__ import annotations
 
@@ -8,10 +9,15 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 from torch_ucc.cli.topo import machine
-from torch_ucc.topology.doctor import Patient, examine, status
+from torch_ucc.topology.doctor import Finding, Patient, examine, status
+from torch_ucc.topology.reach import survey
+
+_TOGETHER = timedelta(minutes=2)
+"""How long the ranks may take to come together."""
 
 
 def main(arguments: list[str]) -> int:
@@ -30,6 +36,10 @@ def main(arguments: list[str]) -> int:
         print(f"torch-ucc doctor: {error}", file=sys.stderr)
         return 2
     findings = examine(patient)
+    if "RANK" in os.environ and not asked.replay:
+        findings += between_hosts(patient)
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return status(findings)
     if asked.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
@@ -38,6 +48,13 @@ def main(arguments: list[str]) -> int:
         if not findings:
             print("Nothing was found.")
     return status(findings)
+
+
+def between_hosts(patient: Patient) -> list[Finding]:
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, size = next(rendezvous("env://"))
+    return survey(store, rank, size, patient.host, _TOGETHER)
 
 
 def patient_here() -> Patient:

@@ -152,9 +152,9 @@ def _limits(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "pid-namespace",
             NOTE,
-            "process ids are those of a container: a rank in another container of this machine may have the same "
-            "one, and UCC would take both for one process",
-            "the ranks of a machine in one container, or in its own pid namespace (--pid=host, hostPID: true)",
+            "process ids are those of a container: a rank in another container of this machine may have "
+            "the same one, and UCC would take both for one process",
+            "the ranks of a machine in one container, or in its pid namespace (--pid=host, hostPID: true)",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -182,10 +183,13 @@ def _read(kind: Any, data: Any, at: str) -> Any:
     raise ValueError(f"{at.lstrip('.')}: {data!r} is not {getattr(kind, '__name__', kind)}")
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def _read_fields(kind: Any, data: Any, at: str) -> Any:
     if not isinstance(data, dict):
         raise ValueError(f"{at.lstrip('.')}: {data!r} is not an object")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     if unknown := sorted(data.keys() - hints.keys()):
         raise ValueError(f"{at.lstrip('.') or 'the machine'} has no {unknown[0]!r}")
     values = {name: _read(hints[name], data[name], f"{at}.{name}") for name in hints if name in data}

@@ -13,14 +13,13 @@ from torch_ucc.topology import inventory
 from torch_ucc.topology.inventory import Gpu, Inventory, Numa, cpus_in, usable_cores
 from torch_ucc.topology.pci import distance
 
-SETTINGS = (
-    "UCX_TLS",
-    "UCC_UCX_TLS",
-    "UCX_NET_DEVICES",
-    "UCC_UCX_NET_DEVICES",
-    "UCC_CLS",
-    "UCC_ESTIMATED_NUM_PPN",
-)
+TLS = ("UCC_UCX_TLS", "UCX_TLS")
+NET_DEVICES = ("UCC_TL_UCP_NET_DEVICES", "UCC_NET_DEVICES", "UCC_UCX_NET_DEVICES", "UCX_NET_DEVICES")
+PPN = ("UCC_ESTIMATED_NUM_PPN",)
+CLS = ("UCC_CLS",)
+"""Variables for one thing: of those that are set, the first decides."""
+
+SETTINGS = (*TLS, *NET_DEVICES, *PPN, *CLS)
 """What users set that decides over the plan."""
 
 
@@ -145,7 +144,8 @@ def copies(host: Inventory, count: int) -> list[Inventory]:
 
 def encode(host: Inventory, settings: Mapping[str, str], visible: str | None) -> bytes:
     """What a rank tells the others."""
-    mine = {"host": asdict(host), "settings": dict(settings), "visible": visible}
+    steady = replace(host, limits=replace(host.limits, shm_free=0))  # alike on ranks of a host: decoded once
+    mine = {"host": asdict(steady), "settings": dict(settings), "visible": visible}
     return zlib.compress(json.dumps(mine, separators=(",", ":")).encode())
 
 
@@ -155,15 +155,17 @@ def decode(records: Sequence[bytes]) -> Job:
     inventories: list[Inventory] = []
     count: list[int] = []
     ranks = []
+    read: dict[bytes, tuple[Inventory, dict[str, str], str | None]] = {}
     for number, record in enumerate(records):
         try:
-            data = json.loads(zlib.decompress(record))
-            host = inventory.from_dict(data["host"])
-            settings, visible = data["settings"], data["visible"]
+            if record not in read:
+                data = json.loads(zlib.decompress(record))
+                read[record] = inventory.from_dict(data["host"]), data["settings"], data["visible"]
         except (zlib.error, KeyError, ValueError) as error:
             raise ValueError(
                 f"rank {number} published a record of its host that cannot be read: {error}"
             ) from None
+        host, settings, visible = read[record]
         key = (host.host_id, host.limits.pid_namespace, host.limits.ipc_namespace)
         where = hosts.setdefault(key, len(inventories))
         if where == len(inventories):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch_ucc.topology import devices
 from torch_ucc.topology.devices import Devices
-from torch_ucc.topology.job import Job, Rank
+from torch_ucc.topology.job import CLS, NET_DEVICES, PPN, TLS, Job, Rank
 from torch_ucc.topology.transports import (
     OF_LINK_LAYER,
     SHARED_MEMORY,
@@ -51,9 +51,16 @@ class Plan:
 
     def ucx_settings(self, rank: int) -> list[tuple[str, str]]:
         """What the plan tells UCX on this rank: name without UCX_, and value."""
-        about = self.about("network devices")
         names = self.devices[rank].names
-        return [("NET_DEVICES", ",".join(names))] if about and about.by == PLAN and names else []
+        return [("NET_DEVICES", ",".join(names))] if self._decides("network devices") and names else []
+
+    def ucc_settings(self, rank: int) -> list[tuple[str, str]]:
+        """What it tells UCC's context, likewise."""
+        counts = [("ESTIMATED_NUM_PPN", choice.value) for choice in self._decides("ranks on a host")]
+        return counts + self.ucx_settings(rank)
+
+    def _decides(self, what: str) -> list[Choice]:
+        return [choice for choice in self.choices if choice.about == what and choice.by == PLAN]
 
 
 def make_plan(job: Job) -> Plan:
@@ -71,21 +78,21 @@ def make_plan(job: Job) -> Plan:
     return Plan(tuple(choices), tuple(per_rank), tuple(_problems(job)), tuple(_left_out(job, layer)))
 
 
-def _user(job: Job, name: str) -> str:
+def _user(job: Job, names: Sequence[str]) -> str:
     """What the user set, if on any rank: "UCX_TLS=tcp"."""
-    texts = dict.fromkeys("=".join(found) for rank in job.ranks if (found := chosen(rank.settings, name)))
+    texts = dict.fromkeys("=".join(found) for rank in job.ranks if (found := chosen(rank.settings, names)))
     return ", elsewhere ".join(texts)
 
 
 def _devices(job: Job, layer: str) -> list[Devices]:
     if len(job.hosts) == 1:
         return [Devices((), "there is no other host") for _ in job.ranks]
-    if _user(job, "NET_DEVICES"):
+    if _user(job, NET_DEVICES):
         return [
             Devices(
                 tuple(found[1].split(",")) if found else (), "set by the user" if found else "not set here"
             )
-            for found in (chosen(rank.settings, "NET_DEVICES") for rank in job.ranks)
+            for found in (chosen(rank.settings, NET_DEVICES) for rank in job.ranks)
         ]
     if layer:
         return devices.rdma(job, layer)
@@ -96,14 +103,14 @@ def _devices(job: Job, layer: str) -> list[Devices]:
 def _only_tcp(job: Job) -> bool:
     """The user leaves no transport but TCP between hosts, on some rank."""
     rdma = {name for names in OF_LINK_LAYER.values() for name in names}
-    settings = [chosen(rank.settings, "TLS") for rank in job.ranks]
+    settings = [chosen(rank.settings, TLS) for rank in job.ranks]
     return any(each and not allowed(each[1]) & rdma for each in settings)
 
 
 def _same_host(job: Job) -> Choice:
     hosts = [host for i, host in enumerate(job.hosts) if len(job.on(i)) > 1]
     why_not = next(filter(None, map(why_no_cma, hosts)), "")
-    if said := _user(job, "TLS"):
+    if said := _user(job, TLS):
         names = allowed(said.partition("=")[2])
         return Choice(
             SAME_HOST, said.partition("=")[2], "set by the user", "UCX_TLS", said, tuple(sorted(names))
@@ -131,7 +138,7 @@ _NAMES = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE", "EFA": "EFA"}
 
 
 def _other_hosts(job: Job, layer: str) -> Choice:
-    if said := _user(job, "TLS"):
+    if said := _user(job, TLS):
         value = said.partition("=")[2]
         return Choice(OTHER_HOST, value, "set by the user", "UCX_TLS", said, tuple(sorted(allowed(value))))
     if layer:
@@ -162,7 +169,7 @@ def _why_tcp(job: Job) -> str:
 
 
 def _network_devices(job: Job, per_rank: Sequence[Devices]) -> Choice:
-    if said := _user(job, "NET_DEVICES"):
+    if said := _user(job, NET_DEVICES):
         return Choice("network devices", said.partition("=")[2], "set by the user", "UCX_NET_DEVICES", said)
     values = list(dict.fromkeys(",".join(each.names) or "all" for each in per_rank))
     reasons = list(dict.fromkeys(each.reason for each in per_rank))
@@ -176,9 +183,8 @@ def _network_devices(job: Job, per_rank: Sequence[Devices]) -> Choice:
 
 
 def _collectives(job: Job) -> Choice:
-    said = next((rank.settings["UCC_CLS"] for rank in job.ranks if "UCC_CLS" in rank.settings), None)
-    if said is not None:
-        return Choice("collectives", said, "set by the user", "UCC_CLS", f"UCC_CLS={said}")
+    if said := _user(job, CLS):
+        return Choice("collectives", said.partition("=")[2], "set by the user", "UCC_CLS", said)
     if len(job.hosts) > 1 and job.most_per_host() > 1:
         reason = "hier, which reduces on each host first, was not measured between real hosts yet"
     elif len(job.hosts) > 1:
@@ -190,6 +196,10 @@ def _collectives(job: Job) -> Choice:
 
 def _counts(job: Job) -> Choice:
     most = job.most_per_host()
+    if said := _user(job, PPN):
+        return Choice(
+            "ranks on a host", said.partition("=")[2], "set by the user", "UCC_ESTIMATED_NUM_PPN", said
+        )
     return Choice(
         "ranks on a host",
         str(most),
@@ -234,14 +244,14 @@ def _no_way(job: Job, rank: Rank, other: Rank) -> str:
     """Why `rank` has no way to `other`, if so."""
     host = job.hosts[rank.host]
     ways = of_network(host) | (set(SHARED_MEMORY) if rank.host == other.host else set())
-    tls = chosen(rank.settings, "TLS")
+    tls = chosen(rank.settings, TLS)
     if tls and not allowed(tls[1]) & ways:
         wanted = ", ".join(sorted(ways)) if len(ways) == 1 else "one of " + ", ".join(sorted(ways))
         return (
             f"{tls[0]}={tls[1]} on {job.name(rank)} leaves no way to {job.name(other)}: it takes {wanted}. "
             f"Add it, or unset {tls[0]}."
         )
-    net = chosen(rank.settings, "NET_DEVICES")
+    net = chosen(rank.settings, NET_DEVICES)
     if net and rank.host != other.host and net[1] != "all" and not net[1].startswith("^"):
         there = [each.name for each in host.interfaces if each.up]
         ports = [spec for port in host.rdma if port.active for spec in (port.spec, port.name)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch_ucc.topology.inventory import Inventory, RdmaPort
 
@@ -31,13 +31,9 @@ _ALIASES = {
 }
 
 
-def chosen(settings: Mapping[str, str], name: str) -> tuple[str, str] | None:
-    """The variable that decides and its value: UCC's own form of a UCX variable comes first, also for our
-    worker."""
-    for variable in (f"UCC_UCX_{name}", f"UCX_{name}"):
-        if variable in settings:
-            return variable, settings[variable]
-    return None
+def chosen(settings: Mapping[str, str], names: Sequence[str]) -> tuple[str, str] | None:
+    """Of these variables the one that decides, and its value."""
+    return next(((name, settings[name]) for name in names if name in settings), None)
 
 
 def allowed(text: str) -> set[str]:

@@ -3,9 +3,10 @@
     with hosts(2) as pair:
         assert pair.run(total, per_host=2) == [6.0] * 4
 
-A host is a set of namespaces: it has a network address, host name, boot id, process ids, System V IPC and
-/dev/shm of its own. Only files are shared. Its cable ends in a switch, a bridge in a network namespace of its
-own, with the address at which the store is served. The machine's own network is not touched.
+A host is a set of namespaces: it has a network address, host name, boot id, process ids, System V IPC,
+/dev/shm and list of network interfaces of its own. Only files are shared. Its cable ends in a switch, a
+bridge in a network namespace of its own, with the address at which the store is served. The machine's own
+network is not touched.
 
 Nothing outlives the caller, however it ended: a host is held by a process that ends when the caller's end of
 a pipe is closed, its other processes end with that one, and the kernel removes what is left of it.
@@ -35,6 +36,7 @@ _NETWORK = "10.77.0"
 _SWITCH = f"{_NETWORK}.254"
 _HOST = ("--net", "--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 _MAKE_HOST = """
+mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /dev/shm
 mkdir /dev/shm/own
 cat /proc/sys/kernel/random/uuid >/dev/shm/own/boot_id
@@ -101,6 +103,24 @@ class Hosts:
     def heal(self, i: int) -> None:
         """Undo `cut`."""
         self._switch.ip(f"link set dev host{i} master switch")
+
+    def add_dead_end(self, i: int, address: str) -> None:
+        """Host i gets a second interface, dark0, with its default route: its link is up, and nobody is
+        there."""
+        self._switch.ip(
+            f"link add name dark{i} type veth peer name dark0 netns {self._hosts[i].pid}",
+            f"link set dev dark{i} up",
+        )
+        network = address.rpartition(".")[0]
+        self._hosts[i].ip(
+            f"addr add {address}/24 dev dark0",
+            "link set dev dark0 up",
+            f"route add default via {network}.254 dev dark0",
+        )
+
+    def forbid(self, i: int, other: int) -> None:
+        """Host i cannot connect to the other one, only to the rest."""
+        self._hosts[i].ip(f"route add prohibit {_NETWORK}.{other + 1}/32")
 
     def vanish(self, i: int) -> None:
         """Host i is gone for good, without a word: cut first, then everything that runs on it is killed."""

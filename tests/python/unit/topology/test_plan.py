@@ -219,7 +219,9 @@ def test_ranks_tell_each_other_where_they_are() -> None:
         encode(host, {"UCX_TLS": "tcp"}, visible) for host, visible in [(one, "3"), (two, None), (one, None)]
     ]
     made = decode(records)
-    assert made.hosts == (one, two)
+    assert [each.host for each in made.hosts] == [one.host, two.host]
+    assert made.hosts[1].limits == dataclasses.replace(two.limits, shm_free=0), "which changes all the time"
+    assert dataclasses.replace(made.hosts[1], limits=two.limits) == two
     assert [(rank.host, rank.local) for rank in made.ranks] == [(0, 0), (1, 0), (0, 1)]
     assert [rank.gpu[5:7] for rank in made.ranks] == ["a1", "03", "04"]
     assert made.ranks[0].settings == {"UCX_TLS": "tcp"}

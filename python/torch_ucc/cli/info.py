@@ -1,0 +1,99 @@
+"""`torch-ucc info`: libraries, settings and the plan; under torchrun, as `torchrun ... -m torch_ucc info`,
+for the whole job, with what UCX really chose. Exit status: 1 if that is not what the plan says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from itertools import groupby
+from typing import Any
+
+from torch_ucc import config
+from torch_ucc.topology.explain import plan_text
+from torch_ucc.topology.job import Job, uniform
+from torch_ucc.topology.plan import Plan, make_plan
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="torch-ucc info", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="as data")
+    asked = parser.parse_args(arguments)
+    try:
+        about, text = _of_job() if "RANK" in os.environ else _of_process()
+    except (ImportError, ValueError) as error:
+        print(f"torch-ucc info: {error}", file=sys.stderr)
+        return 2
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(json.dumps(about, indent=1) if asked.json else text, flush=True)
+    return 1 if any(each["differences"] for each in about.get("chosen", [])) else 0
+
+
+def _of_job() -> tuple[dict[str, Any], str]:
+    import torch.distributed as dist
+
+    from torch_ucc import _plan
+    from torch_ucc._describe import describe
+
+    dist.init_process_group("ucc")
+    try:
+        with warnings.catch_warnings():  # what it warns of is shown
+            warnings.simplefilter("ignore", RuntimeWarning)
+            about = describe()
+        mine = {name: about.pop(name) for name in ("transports", "differences")}
+        chosen: list[dict[str, Any]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(chosen, mine)
+        about["chosen"] = chosen
+        agreed = _plan.of(range(dist.get_world_size()))
+        assert agreed is not None, "describe() found it"
+        return about, "\n".join(
+            [*_head(about["libraries"]), "", _body(agreed.job, agreed.plan), *truth(chosen)]
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+def _of_process() -> tuple[dict[str, Any], str]:
+    from torch_ucc import _extension
+    from torch_ucc._describe import libraries
+    from torch_ucc.topology.here import settings_here, this_host
+
+    _extension.core()
+    job = uniform([this_host()], 1, settings_here())
+    plan = make_plan(job)
+    about = {"libraries": libraries()}
+    return about, "\n".join([*_head(about["libraries"]), "", _body(job, plan)])
+
+
+def _head(libraries: Mapping[str, Mapping[str, str]]) -> list[str]:
+    import torch
+
+    named = f"torch_ucc {version('torch-ucc')}, torch {torch.__version__}, Python {platform.python_version()}"
+    lines = [named, *(f"{name} {_library(each)}" for name, each in libraries.items())]
+    rows = [row for row in config.listing() if row.source != "default"]
+    return [*lines, *(f"{row.variable}={row.value} ({row.source})" for row in rows)]
+
+
+def _library(each: Mapping[str, str]) -> str:
+    return f"{each['version']} from {each.get('from', 'nowhere known')} ({each.get('because', 'unknown')})"
+
+
+def _body(job: Job, plan: Plan) -> str:
+    return plan_text(job, plan).rstrip()
+
+
+def truth(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What UCX chose on each rank, those together that are alike; and where it is not what the plan says."""
+    lines = ["", "What UCX chose, asked of it:"]
+    for one, group in groupby(range(len(chosen)), key=lambda rank: chosen[rank]):
+        ranks = list(group)
+        name = f"rank {ranks[0]}" + (f"-{ranks[-1]}" if len(ranks) > 1 else "")
+        ways = "; ".join(f"{peers} {', '.join(names)}" for peers, names in one["transports"].items())
+        lines.append(f"  {name}: {ways or 'there is no peer'}")
+        lines += [f"    not as planned: {text}" for text in one["differences"]]
+    return lines

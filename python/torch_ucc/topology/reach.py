@@ -1,0 +1,119 @@
+"""Whether the hosts of a job can connect to each other, and whether their clocks agree: every rank asks, over
+the job's store."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+from torch_ucc.topology.devices import reachable
+from torch_ucc.topology.doctor import BROKEN, COSTLY, Finding
+from torch_ucc.topology.inventory import Inventory
+
+_CONNECT = 5.0  # seconds; a host answers in milliseconds, if no firewall swallows the question
+_CLOCKS = 60.0  # seconds; less may be the delay of a busy machine
+
+
+class Store(Protocol):
+    """The part of torch's stores that is used."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+    def add(self, key: str, value: int, /) -> int: ...
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
+
+
+def survey(
+    store: Store,
+    rank: int,
+    size: int,
+    host: Inventory,
+    limit: timedelta,
+    clock: Callable[[], float] = time.time,
+) -> list[Finding]:
+    """What this rank finds about the other hosts. Blocks until all ranks called it; raises what the store
+    does."""
+    with socket.create_server(("", 0)) as server:
+        own = {
+            "host": host.host,
+            "id": host.host_id,
+            "port": server.getsockname()[1],
+            "addresses": [
+                text.partition("/")[0]
+                for each in reachable(host)
+                for text in each.addresses
+                if ":" not in text
+            ],
+        }
+        others = _share(store, "hosts", rank, size, own, limit)
+        clocks = _share(store, "clocks", rank, size, clock(), limit)
+        found = [
+            finding
+            for other in _first_of_each_host(others)
+            if other["id"] != own["id"]
+            for finding in _try_to_connect(host.host, other)
+        ]
+        _share(store, "done", rank, size, True, limit)  # until then the others may still connect to us
+    return found + _compare(rank, others, clocks)
+
+
+def _share(store: Store, what: str, rank: int, size: int, mine: Any, limit: timedelta) -> list[Any]:
+    name = f"torch_ucc/doctor/{what}"
+    store.set(f"{name}/{rank}", json.dumps(mine))
+    if store.add(f"{name}/arrived", 1) == size:
+        store.set(f"{name}/all", "1")
+    store.wait([f"{name}/all"], limit)
+    return [json.loads(text) for text in store.multi_get([f"{name}/{other}" for other in range(size)])]
+
+
+def _first_of_each_host(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({each["id"]: each for each in reversed(ranks)}.values())
+
+
+def _try_to_connect(here: str, other: dict[str, Any]) -> list[Finding]:
+    failed = {}
+    for address in other["addresses"]:
+        try:
+            socket.create_connection((address, other["port"]), timeout=_CONNECT).close()
+        except OSError as error:
+            failed[address] = str(error)
+    if not failed and other["addresses"]:
+        return []
+    reasons = ", ".join(f"{address} ({why})" for address, why in failed.items()) or "it has no address"
+    if len(failed) < len(other["addresses"]):
+        return [
+            Finding(
+                "partly-cut-off",
+                COSTLY,
+                f"{here} reaches {other['host']} by some of its addresses, but not by {reasons}",
+                "if `torch-ucc plan` chooses another interface, all is well; else set UCX_NET_DEVICES",
+            )
+        ]
+    return [
+        Finding(
+            "cut-off",
+            BROKEN,
+            f"{here} cannot connect to {other['host']}: {reasons}",
+            "let the hosts connect to each other on any TCP port: look at firewalls and security groups",
+        )
+    ]
+
+
+def _compare(rank: int, others: Sequence[dict[str, Any]], clocks: Sequence[float]) -> list[Finding]:
+    """Those that are ahead of this one, so that of each pair one says it."""
+    found = {}
+    for other, clock in zip(others, clocks, strict=True):
+        ahead = clock - clocks[rank]
+        if ahead > _CLOCKS:
+            found[other["id"]] = Finding(
+                "clocks",
+                COSTLY,
+                f"the clock of {other['host']} is {ahead:.0f} s ahead of that of {others[rank]['host']}: "
+                "their logs cannot be compared",
+                "synchronise the clocks, with chrony or NTP",
+            )
+    return list(found.values())
