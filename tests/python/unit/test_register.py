@@ -144,6 +144,13 @@ class StandIn:
         self.calls.append({"store": store, "rank": rank, "size": size, "timeout": timeout, **rest})
         return ProcessGroupGloo(store, rank, size, timeout=timeout)
 
+    def has_context_for(self, global_ranks: list[int]) -> bool:
+        """Only the first call is about ranks that have none yet."""
+        return bool(self.calls)
+
+    def exchange(self, store: Store, rank: int, size: int, timeout: timedelta, mine: bytes) -> list[bytes]:
+        return [mine] * size
+
     def close_all(self, limit: timedelta) -> None:
         """At exit: there is nothing to close."""
 
@@ -152,10 +159,10 @@ class StandIn:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     core = StandIn()
     monkeypatch.setattr(_extension, "core", lambda: core)
-    for read_once in (_register._settings, config.in_force):
+    for read_once in (_register._close_at_exit, config.in_force):
         read_once.cache_clear()
     yield core
-    for read_once in (_register._settings, config.in_force):
+    for read_once in (_register._close_at_exit, config.in_force):
         read_once.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -229,8 +236,23 @@ def test_settings_are_read_once_and_shared(stand_in: StandIn, monkeypatch: pytes
     monkeypatch.setenv("TORCH_UCC_SPIN", "456us")
     dist.new_group([0])
     first, second = (told["settings"] for told in stand_in.calls)
-    assert first is second
-    assert first.spin == timedelta(microseconds=123)
+    assert first.spin == second.spin == timedelta(microseconds=123)
+
+
+def test_the_plan_is_made_once_and_told(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    init_alone("ucc")
+    dist.new_group([0])
+    first, second = (told["settings"] for told in stand_in.calls)
+    assert first.ucc == [("ESTIMATED_NUM_PPN", "1")] and first.ucx == []
+    assert not hasattr(second, "ucc"), "it shares the context"
+
+
+def test_a_plan_that_cannot_work_is_refused(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stand_in, "exchange", lambda *told: [told[-1]] * 2)
+    monkeypatch.setenv("UCX_TLS", "rc")
+    with pytest.raises(ValueError, match=r"this group cannot work: UCX_TLS=rc on rank 0 .* no way to rank 1"):
+        init_alone("ucc")
+    assert stand_in.calls == []
 
 
 def told_of_a_subgroup() -> dict[str, Any]:
