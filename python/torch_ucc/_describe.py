@@ -28,12 +28,13 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     agreed = _plan.of(members)
     if agreed is None:
         raise ValueError("this group has no backend of torch_ucc")
-    hosts = [agreed.host_of(rank) for rank in members]
     me = dist.get_rank(group)
     probe = core.TransportProbe(agreed.plan.ucx_settings(agreed.rank))
-    addresses: list[bytes] = [b""] * len(members)
-    dist.all_gather_object(addresses, probe.address(), group=group)
-    transports = {where: probe.transports_to(addresses[other]) for where, other in _one_peer_each(hosts, me)}
+    told: list[tuple[bytes, bytes]] = [(b"", b"")] * len(members)
+    dist.all_gather_object(told, (probe.address(), _plan.record_here()), group=group)
+    agreed = _plan.learn(agreed, me, members, [record for _, record in told])
+    hosts = [agreed.host_of(rank) for rank in members]
+    transports = {where: probe.transports_to(told[other][0]) for where, other in _one_peer_each(hosts, me)}
     dist.barrier(group)  # the addresses are those of probes that must still exist
     differ = differences(agreed.plan, agreed.rank, transports)
     for text in differ:
