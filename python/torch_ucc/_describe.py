@@ -25,14 +25,12 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     core = _extension.core()
     settings = config.in_force()
     members = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
-    agreed = _plan.of(members)
-    if agreed is None:
-        raise ValueError("this group has no backend of torch_ucc")
     me = dist.get_rank(group)
-    probe = core.TransportProbe(agreed.plan.ucx_settings(agreed.rank))
+    agreed = _plan.of(members)
+    probe = core.TransportProbe(agreed.plan.ucx_settings(agreed.rank) if agreed else [])
     told: list[tuple[bytes, bytes]] = [(b"", b"")] * len(members)
     dist.all_gather_object(told, (probe.address(), _plan.record_here()), group=group)
-    agreed = _plan.learn(agreed, me, members, [record for _, record in told])
+    agreed = agreed or _plan.learn(me, members, [record for _, record in told])
     hosts = [agreed.host_of(rank) for rank in members]
     transports = {where: probe.transports_to(told[other][0]) for where, other in _one_peer_each(hosts, me)}
     dist.barrier(group)  # the addresses are those of probes that must still exist

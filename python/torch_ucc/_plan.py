@@ -1,5 +1,8 @@
-"""The plan of each set of processes that share a UCC context: agreed when the first group of them is
-created."""
+"""The plan of each set of processes that share a UCC context: made when the first group of them is created.
+
+Ranks that are all on one host need none to start. What makes plans is imported when there is something to
+decide.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,27 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch_ucc.topology.here import settings_here, this_host
-from torch_ucc.topology.job import Job, decode, encode, uniform
-from torch_ucc.topology.plan import Plan, make_plan
+from torch_ucc.topology.user import settings_here
+
+if TYPE_CHECKING:
+    from torch_ucc.topology.job import Job
+    from torch_ucc.topology.plan import Plan
+
+Options = list[tuple[str, str]]
 
 _SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """`rank` is this process's own, in `job` and `plan`, where ranks are counted as in `global_ranks`. An
-    `assumed` job is all on this host, as torchrun said, and its other ranks are taken to be as this one."""
+    """`rank` is this process's own, in `job` and `plan`, where ranks are counted as in `global_ranks`."""
 
     job: Job
     plan: Plan
     rank: int
     global_ranks: tuple[int, ...]
-    assumed: bool = False
 
     def host_of(self, global_rank: int) -> int:
         return self.job.ranks[self.global_ranks.index(global_rank)].host
@@ -34,43 +39,31 @@ class Agreed:
 _agreed: dict[tuple[int, ...], Agreed] = {}
 
 
-def agree(core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta) -> Agreed:
-    """Tells the other ranks about this host, and plans with what they tell: the same on all of them.
+def choose(
+    core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta
+) -> tuple[Options, Options]:
+    """What to tell UCX and UCC's context on this rank. Raises ValueError if what somebody set leaves no way
+    to a peer.
 
-    Blocks until all called it, but for ranks of one host: they have nothing to choose, and are spared the
-    wait. Raises ValueError, on all of them, if what somebody set leaves no way to a peer.
+    Blocks until all called it, since ranks tell each other about their hosts; but not those of one host:
+    there all that is told to the libraries is how many they are.
     """
     size = len(global_ranks)
-    assumed = all_here(size)
-    if assumed:
-        job = uniform([this_host()], size, settings_here())
-    else:
-        job = decode(core.exchange(store, rank, size, timeout, record_here()))
-    plan = make_plan(job)
-    if plan.problems:
-        more = len(plan.problems) - _SHOWN
-        text = " ".join(plan.problems[:_SHOWN]) + (f" So on {more} more ranks." if more > 0 else "")
-        raise ValueError(f"this group cannot work: {text}")
-    return _keep(Agreed(job, plan, rank, tuple(global_ranks), assumed))
+    if not all_here(size):
+        records = core.exchange(store, rank, size, timeout, record_here())
+        agreed = learn(rank, global_ranks, records)
+        _refuse_problems(agreed.plan)
+        return agreed.plan.ucx_settings(rank), agreed.plan.ucc_settings(rank)
+    _agreed.pop(tuple(global_ranks), None)
+    if not settings_here():
+        return [], [("ESTIMATED_NUM_PPN", str(size))]
+    from torch_ucc.topology.here import this_host
+    from torch_ucc.topology.job import uniform
+    from torch_ucc.topology.plan import make_plan
 
-
-def learn(agreed: Agreed, rank: int, global_ranks: Sequence[int], records: Sequence[bytes]) -> Agreed:
-    """The same, with what these ranks told afterwards where it was assumed."""
-    if not agreed.assumed:
-        return agreed
-    job = decode(records)
-    return _keep(Agreed(job, make_plan(job), rank, tuple(global_ranks)))
-
-
-def of(global_ranks: Sequence[int]) -> Agreed | None:
-    """That of the processes which these are among: the latest, if there were several."""
-    wanted = set(global_ranks)
-    return next((made for ranks, made in reversed(_agreed.items()) if wanted <= set(ranks)), None)
-
-
-def record_here() -> bytes:
-    """What this rank tells the others."""
-    return encode(this_host(), settings_here(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    plan = make_plan(uniform([this_host()], size, settings_here()))
+    _refuse_problems(plan)
+    return plan.ucx_settings(rank), plan.ucc_settings(rank)
 
 
 def all_here(size: int, environment: Mapping[str, str] = os.environ) -> bool:
@@ -78,7 +71,34 @@ def all_here(size: int, environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("LOCAL_WORLD_SIZE") == environment.get("WORLD_SIZE") == str(size)
 
 
-def _keep(made: Agreed) -> Agreed:
-    _agreed.pop(made.global_ranks, None)  # to come last
-    _agreed[made.global_ranks] = made
-    return made
+def record_here() -> bytes:
+    """What this rank tells the others."""
+    from torch_ucc.topology.here import this_host
+    from torch_ucc.topology.job import encode
+
+    return encode(this_host(), settings_here(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def learn(rank: int, global_ranks: Sequence[int], records: Sequence[bytes]) -> Agreed:
+    """Plans with what these ranks told, and keeps it: the same on all of them."""
+    from torch_ucc.topology.job import decode
+    from torch_ucc.topology.plan import make_plan
+
+    job = decode(records)
+    key = tuple(global_ranks)
+    _agreed.pop(key, None)  # to come last
+    _agreed[key] = Agreed(job, make_plan(job), rank, key)
+    return _agreed[key]
+
+
+def of(global_ranks: Sequence[int]) -> Agreed | None:
+    """That of the processes which these are among, if they told each other: the latest, of several."""
+    wanted = set(global_ranks)
+    return next((made for ranks, made in reversed(_agreed.items()) if wanted <= set(ranks)), None)
+
+
+def _refuse_problems(plan: Plan) -> None:
+    if plan.problems:
+        more = len(plan.problems) - _SHOWN
+        text = " ".join(plan.problems[:_SHOWN]) + (f" So on {more} more ranks." if more > 0 else "")
+        raise ValueError(f"this group cannot work: {text}")

@@ -82,9 +82,8 @@ def _create(group: Any, options: Any) -> Any:
     global_ranks = list(group.global_ranks_in_group) or list(range(group.group_size))
     settings = _settings()
     if not core.has_context_for(global_ranks):
-        agreed = _plan.agree(core, group.store, group.group_rank, global_ranks, timeout)
-        settings.ucx = agreed.plan.ucx_settings(agreed.rank)
-        settings.ucc = agreed.plan.ucc_settings(agreed.rank)
+        told = _plan.choose(core, group.store, group.group_rank, global_ranks, timeout)
+        settings.ucx, settings.ucc = told
     return core.create_backend(
         store=group.store,
         rank=group.group_rank,

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from torch_ucc.cli.topo import machine
 from torch_ucc.topology.explain import plan_text
-from torch_ucc.topology.job import SETTINGS, copies, uniform
+from torch_ucc.topology.job import copies, uniform
 from torch_ucc.topology.plan import make_plan
+from torch_ucc.topology.user import SETTINGS, settings_here
 
 
 def main(arguments: list[str]) -> int:
@@ -42,8 +43,6 @@ def main(arguments: list[str]) -> int:
         return 2
     if len(hosts) == 1:
         hosts = copies(hosts[0], asked.hosts or 1)
-    from torch_ucc.topology.here import settings_here
-
     each = asked.ranks_per_host or len(hosts[0].gpus) or len(hosts[0].numa) or 1
     job = uniform(hosts, each, settings_here())
     plan = make_plan(job)

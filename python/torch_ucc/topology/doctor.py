@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from torch_ucc.topology.devices import reachable
 from torch_ucc.topology.inventory import Inventory
-from torch_ucc.topology.job import SETTINGS, uniform
+from torch_ucc.topology.job import uniform
 from torch_ucc.topology.plan import make_plan
 from torch_ucc.topology.transports import has_driver, why_no_cma
+from torch_ucc.topology.user import settings_here
 
 BROKEN, COSTLY, NOTE = "broken", "costly", "note"
 """It cannot work; it works, slower or at a risk; it is worth knowing."""
@@ -71,8 +72,8 @@ def _settings(patient: Patient) -> Iterator[Finding]:
 
 
 def _no_way(patient: Patient) -> Iterator[Finding]:
-    ours = {name: patient.environment[name] for name in SETTINGS if name in patient.environment}
-    for problem in make_plan(uniform([patient.host], 2, ours)).problems[:1]:
+    job = uniform([patient.host], 2, settings_here(patient.environment))
+    for problem in make_plan(job).problems[:1]:
         yield Finding("no-way", BROKEN, f"on one host: {problem}", "as it says")
 
 

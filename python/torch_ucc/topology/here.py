@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-
 from torch_ucc import _libraries
 from torch_ucc.topology.inventory import Inventory, Software
-from torch_ucc.topology.job import SETTINGS
 from torch_ucc.topology.probe import probe, software
 from torch_ucc.topology.root import Root
 
@@ -18,8 +14,3 @@ def this_host() -> Inventory:
     """What is known of libraries is what `_libraries.preload` found; nothing, before it was called."""
     found = {each.name: software(each.path, each.version, _PARTS[each.name]) for each in _libraries.loaded()}
     return probe(Root(), found.get("UCX", Software()), found.get("UCC", Software()))
-
-
-def settings_here(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Those of SETTINGS that the user set."""
-    return {name: environment[name] for name in SETTINGS if name in environment}

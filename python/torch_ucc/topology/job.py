@@ -13,20 +13,11 @@ from torch_ucc.topology import inventory
 from torch_ucc.topology.inventory import Gpu, Inventory, Numa, cpus_in, usable_cores
 from torch_ucc.topology.pci import distance
 
-TLS = ("UCC_UCX_TLS", "UCX_TLS")
-NET_DEVICES = ("UCC_TL_UCP_NET_DEVICES", "UCC_NET_DEVICES", "UCC_UCX_NET_DEVICES", "UCX_NET_DEVICES")
-PPN = ("UCC_ESTIMATED_NUM_PPN",)
-CLS = ("UCC_CLS",)
-"""Variables for one thing: of those that are set, the first decides."""
-
-SETTINGS = (*TLS, *NET_DEVICES, *PPN, *CLS)
-"""What users set that decides over the plan."""
-
 
 @dataclass(frozen=True)
 class Rank:
     """`local` counts the ranks of its host; `gpu` is the PCI address of the one it uses, or empty; `settings`
-    are those of SETTINGS that its environment has."""
+    are what `user.settings_here` finds."""
 
     rank: int
     host: int

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from torch_ucc.topology import devices
 from torch_ucc.topology.devices import Devices
-from torch_ucc.topology.job import CLS, NET_DEVICES, PPN, TLS, Job, Rank
+from torch_ucc.topology.job import Job, Rank
 from torch_ucc.topology.transports import (
     OF_LINK_LAYER,
     SHARED_MEMORY,
     allowed,
-    chosen,
     has_driver,
     of_network,
     why_no_cma,
 )
+from torch_ucc.topology.user import CLS, NET_DEVICES, PPN, TLS, chosen
 
 SAME_HOST, OTHER_HOST = "same host", "other host"
 PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"

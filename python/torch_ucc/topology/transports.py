@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from torch_ucc.topology.inventory import Inventory, RdmaPort
 
 SHARED_MEMORY = ("posix", "sysv", "xpmem")
@@ -29,11 +27,6 @@ _ALIASES = {
     "ud_v": ("ud_verbs",),
     "ud_x": ("ud_mlx5",),
 }
-
-
-def chosen(settings: Mapping[str, str], names: Sequence[str]) -> tuple[str, str] | None:
-    """Of these variables the one that decides, and its value."""
-    return next(((name, settings[name]) for name in names if name in settings), None)
 
 
 def allowed(text: str) -> set[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -45,27 +48,53 @@ def test_whether_all_are_here(environment: dict[str, str], size: int, here: bool
     assert _plan.all_here(size, environment) is here
 
 
+def on_one_host(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(size))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(size))
+
+
 def test_ranks_of_one_host_do_not_ask(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    agreed = _plan.agree(core, None, 1, [0, 1, 2], MINUTE)
-    assert core.asked == 0 and agreed.assumed and agreed.plan.ucc_settings(1) == [("ESTIMATED_NUM_PPN", "3")]
-    learned = _plan.learn(agreed, 1, [0, 1, 2], [_plan.record_here()] * 3)
-    assert not learned.assumed and learned.plan == agreed.plan and _plan.of([2]) is learned
+    """And tell the libraries what a plan would."""
+    on_one_host(monkeypatch, 3)
+    told = _plan.choose(core, None, 1, [0, 1, 2], MINUTE)
+    assert core.asked == 0 and _plan.of([0]) is None
+    learned = _plan.learn(1, [0, 1, 2], [_plan.record_here()] * 3)
+    assert told == (learned.plan.ucx_settings(1), learned.plan.ucc_settings(1)) and _plan.of([2]) is learned
+
+
+def test_nor_need_they_what_makes_plans() -> None:
+    program = (
+        "import sys; from torch_ucc import _plan\n"
+        "_plan.choose(None, None, 0, [0, 1], None)\n"
+        "print([name for name in sys.modules if name.startswith('torch_ucc.topology.')])\n"
+    )
+    environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=120)
+    assert done.stdout.decode().strip() == "['torch_ucc.topology.user']", done.stderr
+
+
+def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_one_host(monkeypatch, 2)
+    monkeypatch.setenv("UCC_ESTIMATED_NUM_PPN", "7")
+    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == ([], [])
+    monkeypatch.setenv("UCX_TLS", "rc")
+    with pytest.raises(ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0"):
+        _plan.choose(core, None, 0, [0, 1], MINUTE)
 
 
 def test_others_ask_and_agree(core: Core) -> None:
-    agreed = _plan.agree(core, None, 0, [4, 7], MINUTE)
-    assert core.asked == 1 and not agreed.assumed and agreed.host_of(7) == 0
-    assert _plan.learn(agreed, 0, [4, 7], []) is agreed
-    assert _plan.of([7]) is agreed and _plan.of([7, 4]) is agreed and _plan.of([0]) is None
+    assert _plan.choose(core, None, 0, [4, 7], MINUTE) == ([], [("ESTIMATED_NUM_PPN", "2")])
+    agreed = _plan.of([7])
+    assert core.asked == 1 and agreed and agreed.host_of(7) == 0
+    assert _plan.of([7, 4]) is agreed and _plan.of([0]) is None
 
 
 def test_the_latest_counts_and_replaces_its_like(core: Core) -> None:
-    _plan.agree(core, None, 0, [0, 1], MINUTE)
-    small = _plan.agree(core, None, 0, [0], MINUTE)
+    record = _plan.record_here()
+    _plan.learn(0, [0, 1], [record] * 2)
+    small = _plan.learn(0, [0], [record])
     assert _plan.of([0]) is small
-    again = _plan.agree(core, None, 0, [0, 1], MINUTE)
+    again = _plan.learn(0, [0, 1], [record] * 2)
     assert _plan.of([0]) is again and len(_plan._agreed) == 2, "a process that recovers does not grow"
 
 
@@ -73,8 +102,6 @@ def test_what_cannot_work_is_an_error_that_counts_the_rest(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UCX_TLS", "rc")
-    with pytest.raises(
-        ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0 .* So on 2 more ranks\.$"
-    ):
-        _plan.agree(core, None, 0, range(6), MINUTE)
-    assert _plan._agreed == {}
+    wanted = r"^this group cannot work: UCX_TLS=rc on rank 0 .* So on 2 more ranks\.$"
+    with pytest.raises(ValueError, match=wanted):
+        _plan.choose(core, None, 0, range(6), MINUTE)
