@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from torch_ucc.topology.job import Job
-from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, Plan
+from torch_ucc.topology.plan import OTHER_HOST, Plan
 
 _WIDTH = 110
 
@@ -52,19 +52,19 @@ def _section(title: str, texts: Sequence[str]) -> list[str]:
 
 
 def differences(plan: Plan, rank: int, truth: Mapping[str, Sequence[str]]) -> list[str]:
-    """Where what UCX chose on this rank, such as {"other host": ["tcp/eth0"]}, is not what the plan says."""
+    """Where what UCX chose on this rank, such as {"other host": ["tcp/eth0"]}, is not what the plan says.
+
+    UCX may choose more than one, and the others for what the first cannot do: one that is expected is enough.
+    Their devices must all be those of the plan, where it names some.
+    """
     found = []
-    expected = {
-        choice.about: choice.transports for choice in plan.choices if choice.about in (SAME_HOST, OTHER_HOST)
-    }
-    names = plan.devices[rank].names
-    for peers, transports in truth.items():
-        for text in transports:
-            transport, _, device = text.partition("/")
-            if peers in expected and transport not in expected[peers]:
-                found.append(
-                    f"{peers}: the plan expects {' or '.join(expected[peers])}, and UCX chose {text}"
-                )
-            elif peers == OTHER_HOST and names and "all" not in names and device not in names:
-                found.append(f"{peers}: the plan says {','.join(names)}, and UCX chose {text}")
+    names = plan.devices[rank].names if plan.ucx_settings(rank) else ()
+    for peers, chosen in truth.items():
+        choice = plan.about(peers)
+        if choice and not any(text.partition("/")[0] in choice.transports for text in chosen):
+            expected, got = " or ".join(choice.transports), ", ".join(chosen) or "none"
+            found.append(f"{peers}: the plan expects {expected}, and UCX chose {got}")
+        strange = [text for text in chosen if text.partition("/")[2] not in names]
+        if peers == OTHER_HOST and names and strange:
+            found.append(f"{peers}: the plan says {','.join(names)}, and UCX chose {', '.join(strange)}")
     return found

@@ -107,14 +107,18 @@ def _only_tcp(job: Job) -> bool:
     return any(each and not allowed(each[1]) & rdma for each in settings)
 
 
+def _set_by_the_user(job: Job, peers: str, said: str) -> Choice:
+    settings = (chosen(rank.settings, TLS) for rank in job.ranks)
+    transports = {name for each in settings for name in allowed(each[1] if each else "all")}
+    value = said.partition("=")[2]
+    return Choice(peers, value, "set by the user", "UCX_TLS", said, tuple(sorted(transports)))
+
+
 def _same_host(job: Job) -> Choice:
     hosts = [host for i, host in enumerate(job.hosts) if len(job.on(i)) > 1]
     why_not = next(filter(None, map(why_no_cma, hosts)), "")
     if said := _user(job, TLS):
-        names = allowed(said.partition("=")[2])
-        return Choice(
-            SAME_HOST, said.partition("=")[2], "set by the user", "UCX_TLS", said, tuple(sorted(names))
-        )
+        return _set_by_the_user(job, SAME_HOST, said)
     if why_not:
         return Choice(
             SAME_HOST,
@@ -139,8 +143,7 @@ _NAMES = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE", "EFA": "EFA"}
 
 def _other_hosts(job: Job, layer: str) -> Choice:
     if said := _user(job, TLS):
-        value = said.partition("=")[2]
-        return Choice(OTHER_HOST, value, "set by the user", "UCX_TLS", said, tuple(sorted(allowed(value))))
+        return _set_by_the_user(job, OTHER_HOST, said)
     if layer:
         return Choice(
             OTHER_HOST,

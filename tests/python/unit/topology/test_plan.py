@@ -247,7 +247,17 @@ def test_differences_between_plan_and_truth() -> None:
     ]
     verbs = make_plan(job("dgx_h100-2x8"))
     assert differences(verbs, 9, {OTHER_HOST: ["rc_mlx5/mlx5_3:1", "ud_mlx5/mlx5_3:1"]}) == []
-    assert len(differences(verbs, 9, {OTHER_HOST: ["rc_mlx5/mlx5_4:1", "tcp/eno3"]})) == 2
+    assert differences(verbs, 9, {OTHER_HOST: ["rc_mlx5/mlx5_4:1", "tcp/eno3"]}) == [
+        "other host: the plan says mlx5_3:1, and UCX chose rc_mlx5/mlx5_4:1, tcp/eno3"
+    ]
+    assert differences(verbs, 9, {SAME_HOST: ["sysv/memory", "rc_mlx5/mlx5_3:1"]}) == [], "one more is none"
+
+
+def test_what_only_some_ranks_set_is_expected_of_some() -> None:
+    made = job("two_ethernets-2x4-hier")
+    ranks = [dataclasses.replace(rank, settings={"UCX_TLS": "tcp"}) for rank in made.ranks[:2]]
+    choice = make_plan(Job(made.hosts, (*ranks, *made.ranks[2:]))).about(SAME_HOST)
+    assert choice and {"tcp", "posix"} <= set(choice.transports) and choice.by == "UCX_TLS=tcp"
 
 
 def test_a_plan_for_many_ranks_takes_no_square_of_time() -> None:
