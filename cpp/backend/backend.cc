@@ -8,6 +8,8 @@
 #include "ops/tensor_op.h"
 #include "ops/tensor_span.h"
 #include "store/c10d_store.h"
+#include "trace/dumper.h"
+#include "trace/site.h"
 #include "ucx/messages.h"
 #include "work/errors.h"
 
@@ -16,14 +18,42 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// How long an abort is held back until the recorder is written, where that was asked for.
+constexpr milliseconds kForDump{2000};
+
+static_assert(operation::kTable.size() <= WorkHome::kOperations);
+
 // A WorkHome that keeps the context alive as long as a Work is.
-std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context) {
+std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context, const GroupSpec& group) {
   struct Home {
+    Home(std::shared_ptr<CommContext> owner, Engine& engine, Delivery& delivery, std::uint32_t group)
+        : context(std::move(owner)), home{engine, delivery, group} {}
     std::shared_ptr<CommContext> context;
     WorkHome home;
   };
-  auto owner = std::make_shared<Home>(Home{context, {context->engine(), context->delivery()}});
+  const std::uint32_t number = trace::recorder().add_group({group.name, group.rank, group.global_ranks, false, "", {}});
+  auto owner = std::make_shared<Home>(context, context->engine(), context->delivery(), number);
   return {owner, &owner->home};
+}
+
+std::int64_t elements_in(const Tensors& tensors) {
+  std::int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) {
+    elements += tensor.numel();
+  }
+  return elements;
+}
+
+trace::Route route_of(Path path) {
+  switch (path) {
+    case Path::nothing:
+      return trace::Route::none;
+    case Path::collective:
+      return trace::Route::ucc;
+    case Path::messages:
+      return trace::Route::messages;
+  }
+  return trace::Route::none;
 }
 
 // The lists of a coalesced call.
@@ -42,7 +72,7 @@ UccBackend::UccBackend(const GroupSpec& group, const Settings& settings)
       info_(std::make_shared<GroupInfo>(GroupInfo{group.name, rank_, size_})),
       context_(CommContext::for_group(group, settings)),
       membership_(context_->join(group)),
-      home_(home_in(context_)),
+      home_(home_in(context_, group)),
       timeout_ms_(group.timeout.count()) {
   init();
 }
@@ -83,8 +113,10 @@ Call UccBackend::message(const Operation& op, int peer, int tag) const {
 
 std::shared_ptr<Op> UccBackend::make_op(Call& call, Prepared prepared) {
   call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
+  const Clock::time_point now = Clock::now();
   context_->engine().bell().set_activity(
-      {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), Clock::now()});
+      {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), now});
+  const trace::Recording recording = record(call, prepared, now);
   const bool check = context_->settings().cross_check && !call.is_message() && size_ > 1;
   const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
   std::shared_ptr<Op> op;
@@ -93,7 +125,39 @@ std::shared_ptr<Op> UccBackend::make_op(Call& call, Prepared prepared) {
   } else if (prepared.store) {
     prepared.store();
   }
-  return check ? std::make_shared<CheckedOp>(call, print, std::move(op), membership_.team, membership_.channel) : op;
+  if (check) {
+    op = std::make_shared<CheckedOp>(call, print, std::move(op), membership_.team, membership_.channel);
+  }
+  if (op != nullptr) {
+    op->set_recording(recording);
+  } else {
+    recording.ended(StatusCode::ok);
+  }
+  return op;
+}
+
+trace::Recording UccBackend::record(const Call& call, const Prepared& prepared, Clock::time_point now) {
+  trace::Event event;
+  event.seq = call.seq;
+  event.op = call.op->name;
+  if (const Payload& payload = prepared.payload; payload.dtype != at::ScalarType::Undefined) {
+    event.dtype = lasting_dtype_name(payload.dtype);
+    event.reduce_op = payload.reduce_op == nullptr ? "" : payload.reduce_op;
+    event.output_elements = elements_in(prepared.outputs);
+    event.input_elements = prepared.inputs.empty() ? event.output_elements : elements_in(prepared.inputs);
+    event.bytes =
+        std::max(event.input_elements, event.output_elements) * static_cast<std::int64_t>(c10::elementSize(payload.dtype));
+  }
+  event.issued_ns = trace::nanoseconds(now);
+  event.group = home_->group;
+  event.site = trace::site_of_caller();
+  event.peer = call.peer;
+  event.root = static_cast<std::int32_t>(prepared.root);
+  event.tag = static_cast<std::uint32_t>(call.tag);
+  event.is_message = call.is_message();
+  event.route = route_of(prepared.path);
+  home_->counters[operation::index_of(*call.op)].called(event.bytes);
+  return trace::recorder().begin(event);
 }
 
 UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, milliseconds timeout, bool async_op) {
@@ -120,6 +184,7 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, millisecond
   UccWork::Parts parts;
   parts.type = call.op->type;
   parts.title = call.op->title;
+  parts.counters = &home_->counters[operation::index_of(*call.op)];
   parts.inputs = std::move(prepared.inputs);
   parts.outputs = std::move(prepared.outputs);
   std::shared_ptr<Op> op = make_op(call, std::move(prepared));
@@ -131,6 +196,7 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
   UccWork::Parts parts;
   parts.type = call.op->type;
   parts.title = call.op->title;
+  parts.counters = &home_->counters[operation::index_of(*call.op)];
   auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
   for (Prepared& prepared : all) {
     parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
@@ -187,6 +253,7 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
   UccWork::Parts parts;
   parts.type = operation::kCoalesced.type;
   parts.title = operation::kCoalesced.title;
+  parts.counters = &home_->counters[operation::index_of(operation::kCoalesced)];
   parts.seq = seq_.load(std::memory_order_relaxed);
   parts.outputs = std::move(ended.outputs);
   return post(ended.batch->empty() ? nullptr : std::move(ended.batch), std::move(parts), c10d::kUnsetTimeout, true);
@@ -359,7 +426,24 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
           throw StatusError(scope->failure());
         }
       }};
-  for_user([&] { wait_for_all(barrier, own ? opts.timeout : milliseconds(timeout_ms_.load()), wait_all_ranks); });
+  trace::Event event;
+  event.op = operation::kMonitoredBarrier.name;
+  event.seq = monitored_barriers_.load();
+  event.group = home_->group;
+  event.site = trace::site_of_caller();
+  event.route = trace::Route::store;
+  event.issued_ns = trace::nanoseconds(Clock::now());
+  home_->counters[operation::index_of(operation::kMonitoredBarrier)].called(0);
+  const trace::Recording recording = trace::recorder().begin(event);
+  for_user([&] {
+    try {
+      wait_for_all(barrier, own ? opts.timeout : milliseconds(timeout_ms_.load()), wait_all_ranks);
+      recording.ended(StatusCode::ok);
+    } catch (const StatusError& error) {
+      recording.ended(error.status().code());
+      throw;
+    }
+  });
 }
 
 // --- the group
@@ -432,11 +516,16 @@ c10d::ErrorType UccBackend::getError() {
 
 void UccBackend::shutdown() { close(context_->settings().close_timeout); }
 
-void UccBackend::abort() { close(milliseconds(0)); }
+void UccBackend::abort() {
+  trace::request_dump("abort");  // of what is in flight
+  trace::flush_dump(Deadline::after(kForDump));
+  close(milliseconds(0));
+}
 
 void UccBackend::close(milliseconds drain) {
   if (!closed_.exchange(true, std::memory_order_acq_rel)) {
     context_->leave(membership_.team, info_->name, drain);
+    trace::recorder().close_group(home_->group);
   }
 }
 

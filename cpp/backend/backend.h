@@ -1,6 +1,7 @@
 // The object c10d talks to: one per process group and process.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "ops/call.h"
 #include "ops/prepared.h"
 #include "progress/op_batch.h"
+#include "trace/flight_recorder.h"
 #include "work/work.h"
 
 namespace torch_ucc {
@@ -88,6 +90,9 @@ class UccBackend final : public c10d::Backend {
   void abort() override;
 
   const std::shared_ptr<CommContext>& context() const { return context_; }
+  // By operation::index_of.
+  const std::array<trace::Counters, WorkHome::kOperations>& counters() const { return home_->counters; }
+  std::uint32_t number() const { return home_->group; }  // in the flight recorder
 
  private:
   // What a thread has called since startCoalescing(). Nothing of it is sent before endCoalescing().
@@ -106,6 +111,7 @@ class UccBackend final : public c10d::Backend {
   // Several as one.
   WorkPtr launch_all(const Call& call, std::vector<Prepared> all, std::chrono::milliseconds timeout, bool async_op);
   std::shared_ptr<Op> make_op(Call& call, Prepared prepared);
+  trace::Recording record(const Call& call, const Prepared& prepared, Clock::time_point now);
   WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, std::chrono::milliseconds timeout, bool async_op);
   Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);

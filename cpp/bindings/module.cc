@@ -8,15 +8,21 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "backend/backend.h"
 #include "base/interrupt.h"
+#include "bindings/python_site.h"
 #include "bootstrap/exchange.h"
 #include "store/c10d_store.h"
+#include "trace/dump.h"
+#include "trace/dumper.h"
+#include "trace/site.h"
 #include "ucc/library.h"
 #include "ucx/probe.h"
 #include "work/errors.h"
@@ -87,6 +93,17 @@ void bind_settings(py::module_& module) {
       .def_readwrite("ucc", &Settings::ucc);
 }
 
+std::map<std::string, std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> counters(const UccBackend& backend) {
+  std::map<std::string, std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> called;
+  for (const Operation& operation : operation::kTable) {
+    const trace::Counters& each = backend.counters()[operation::index_of(operation)];
+    if (each.calls() != 0 || each.waited_ns() != 0) {
+      called.emplace(operation.name, std::make_tuple(each.calls(), each.bytes(), each.waited_ns()));
+    }
+  }
+  return called;
+}
+
 void bind_backend(py::module_& module) {
   py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(module, "Options", "Options of a ucc process group.")
       .def(py::init<milliseconds>(), py::arg("timeout") = c10d::kUnsetTimeout)
@@ -96,6 +113,8 @@ void bind_backend(py::module_& module) {
       .def("_set_default_timeout", &UccBackend::setTimeout, py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
            "The name that torch's own backends have for set_timeout().")
       .def_property_readonly("options", &UccBackend::getBackendOptions)
+      .def_property_readonly("number", &UccBackend::number, "By which the flight recorder names the group.")
+      .def("counters", &counters, "Of each operation that was called: calls, bytes, nanoseconds waited.")
       .def(
           "perform_nocolor_split", [](const UccBackend&, const py::object&) {}, py::arg("device"),
           "Called by torch on ranks outside a new group: nothing to do, ours "
@@ -125,6 +144,21 @@ void bind_probe(py::module_& module) {
   module.def("ucx_version", &ucx_library_version, "The version of the UCX library that was loaded.");
 }
 
+void bind_trace(py::module_& module) {
+  module.def(
+      "flight_recorder",
+      [](const std::string& reason, std::uint64_t since) { return trace::to_json(trace::recorder(), reason, since); },
+      py::arg("reason") = "call", py::arg("since") = 1, py::call_guard<py::gil_scoped_release>(),
+      "What is recorded of the operations with an id from `since` on, as JSON text.");
+  module.def(
+      "dump_on_failure", [](const std::string& directory) { for_user([&] { trace::start_dumper(directory); }); },
+      py::arg("directory"), "From now on write the recorder to a file of this directory when an operation fails.");
+  module.def("dump_at_signal", &trace::dump_at_signal, "Write that file at SIGUSR2, too.");
+  module.def(
+      "record_sites", [](bool on) { trace::site_capture.store(on ? python_site : nullptr); }, py::arg("on"),
+      "Record who calls each operation: microseconds a call.");
+}
+
 }  // namespace
 }  // namespace torch_ucc
 
@@ -134,6 +168,7 @@ PYBIND11_MODULE(_core, module) {
   torch_ucc::bind_settings(module);
   torch_ucc::bind_backend(module);
   torch_ucc::bind_probe(module);
+  torch_ucc::bind_trace(module);
   module.def(
       "operations",
       [] {

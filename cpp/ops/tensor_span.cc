@@ -4,11 +4,24 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
 
+#include <array>
 #include <cctype>
 
 namespace torch_ucc {
 
 std::string dtype_name(at::ScalarType dtype) { return std::string(c10::getDtypeNames(dtype).first); }
+
+const char* lasting_dtype_name(at::ScalarType dtype) {
+  static const auto* const names = [] {
+    auto* all = new std::array<std::string, static_cast<std::size_t>(at::ScalarType::NumOptions)>();
+    for (std::size_t i = 0; i < all->size(); ++i) {
+      const auto each = static_cast<at::ScalarType>(i);
+      (*all)[i] = each == at::ScalarType::Undefined ? "" : dtype_name(each);
+    }
+    return all;
+  }();
+  return (*names)[static_cast<std::size_t>(dtype)].c_str();
+}
 
 std::string shape_text(const at::Tensor& tensor) {
   std::string text = dtype_name(tensor.scalar_type()) + "[";

@@ -14,6 +14,8 @@ namespace torch_ucc {
 
 // "float32", as torch.float32 prints it without the module.
 std::string dtype_name(at::ScalarType dtype);
+// The same as a text that lives as long as the process; "" for none.
+const char* lasting_dtype_name(at::ScalarType dtype);
 // "float32[2, 3]"
 std::string shape_text(const at::Tensor& tensor);
 

@@ -9,6 +9,8 @@
 #include <optional>
 #include <utility>
 
+#include "trace/dumper.h"
+
 namespace torch_ucc {
 namespace {
 
@@ -142,6 +144,7 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   if (op->deadline() < earliest_) {
     earliest_ = op->deadline();
   }
+  op->recording().posted();
   op->announce();
   patience_.store(in_flight_.empty() ? op->patience() : std::max(patience_.load(), op->patience()));
   all_announced_.store(op->is_announced() && (in_flight_.empty() || all_announced_.load()));
@@ -375,6 +378,11 @@ void Engine::deliver(std::vector<Ended>& ended) {
 }
 
 bool Engine::complete(Op& op, Status status) {
+  const StatusCode code = status.code();
+  op.record_end(code);  // before anybody sees it: who does may read the recorder at once
+  if (code != StatusCode::ok) {
+    trace::request_dump(trace::name(code));
+  }
   if (!op.completion().complete(std::move(status))) {
     return false;
   }

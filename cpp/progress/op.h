@@ -9,6 +9,7 @@
 #include "progress/completion.h"
 #include "progress/loop_token.h"
 #include "progress/scope.h"
+#include "trace/flight_recorder.h"
 
 namespace torch_ucc {
 
@@ -61,12 +62,19 @@ class Op {
   bool posted() const { return posted_.load(std::memory_order_acquire); }
   void mark_posted() { posted_.store(true, std::memory_order_release); }  // by the engine
 
+  // Where it is recorded: of none unless set, before it is posted.
+  const trace::Recording& recording() const { return recording_; }
+  void set_recording(trace::Recording recording) { recording_ = recording; }
+  // Writes its end there, and that of its parts which have not ended yet.
+  virtual void record_end(StatusCode result) const { recording_.ended(result); }
+
   Deadline deadline() const { return deadline_; }
   void set_deadline(Deadline deadline) { deadline_ = deadline; }  // before it is posted
 
  private:
   Completion completion_;
   Deadline deadline_;
+  trace::Recording recording_;
   std::atomic<bool> posted_{false};
 };
 

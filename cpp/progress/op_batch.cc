@@ -13,6 +13,7 @@ Status OpBatch::start(LoopToken& token) {
       const StatusCode code = under_way_.empty() ? started.code() : StatusCode::transport;
       return Status(code, part->describe() + ": " + started.message());
     }
+    part->recording().posted();
     under_way_.push_back(part.get());
   }
   return {};
@@ -28,7 +29,9 @@ Op::State OpBatch::poll(LoopToken& token) {
     if (now != State::ended) {
       return false;
     }
-    note(*part, part->transport_status());
+    const Status ended = part->transport_status();
+    part->record_end(ended.code());
+    note(*part, ended);
     return true;
   });
   return under_way_.empty() || status_.code() == StatusCode::transport ? State::ended : state;
@@ -64,6 +67,12 @@ Status OpBatch::finish() {
     }
   }
   return first;
+}
+
+void OpBatch::record_end(StatusCode result) const {
+  for (const auto& part : parts_) {
+    part->record_end(result);
+  }
 }
 
 void OpBatch::announce() const {

@@ -2,15 +2,23 @@
 
 #include <utility>
 
+#include "trace/dumper.h"
 #include "work/errors.h"
 
 namespace torch_ucc {
+namespace {
+
+// How long an error is held back until the recorder is written, where that was asked for: the program may end of it.
+constexpr milliseconds kForDump{2000};
+
+}  // namespace
 
 UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
     : Work(rank, parts.type, parts.title, parts.inputs.empty() ? parts.outputs : parts.inputs),
       home_(std::move(home)),
       op_(std::move(parts.op)),
       part_(std::move(parts.part)),
+      counters_(parts.counters),
       seq_(parts.seq),
       outputs_(std::move(parts.outputs)) {
   if (!recordFunctionEndCallback_) {
@@ -52,13 +60,21 @@ bool UccWork::wait(std::chrono::milliseconds timeout) {
     throw_for_user(Status(StatusCode::invalid, "wait() for " + op_->describe() +
                                                    ", which has not begun: leave the coalescing manager (end_coalescing) first"));
   }
-  const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout);
-  if (!home_->engine.wait(*op_, deadline, check_interrupt)) {
+  if (!ended()) {
+    const Clock::time_point start = Clock::now();
+    const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout, start);
+    home_->engine.wait(*op_, deadline, check_interrupt);
+    counters_->waited(Clock::now() - start);
+  }
+  if (!ended()) {
     throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " +
                                                    op_->describe() + "; the operation goes on and can be waited for again"));
   }
-  if (!op_->completion().status().ok()) {
-    throw_for_user(op_->completion().status());
+  if (const Status& status = op_->completion().status(); !status.ok()) {
+    trace::recorder().note_failure(home_->group, status.message());
+    trace::request_dump(trace::name(status.code()));
+    trace::flush_dump(Deadline::after(kForDump));
+    throw_for_user(status);
   }
   return true;
 }

@@ -1,7 +1,9 @@
 // The promise made to PyTorch for one operation.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,14 +12,19 @@
 #include "compat/torch_compat.h"
 #include "progress/engine.h"
 #include "progress/op.h"
+#include "trace/counters.h"
 #include "work/delivery.h"
 
 namespace torch_ucc {
 
 // What a Work needs of the group it belongs to, alive as long as the Work is.
 struct WorkHome {
+  static constexpr std::size_t kOperations = 32;  // room for the table of operations
+
   Engine& engine;
   Delivery& delivery;
+  std::uint32_t group = 0;  // its number in the flight recorder
+  std::array<trace::Counters, kOperations> counters{};
 };
 
 // Dropping it does not end the operation. All members may be called from any thread; none needs the GIL.
@@ -29,6 +36,7 @@ class UccWork final : public c10d::Work {
     std::shared_ptr<Op> part;  // the call's own operation within a batch, else null
     c10d::OpType type = c10d::OpType::UNKNOWN;
     const char* title = nullptr;
+    trace::Counters* counters = nullptr;  // those of the home for this kind of call
     std::uint64_t seq = 0;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
@@ -57,6 +65,7 @@ class UccWork final : public c10d::Work {
   const std::shared_ptr<WorkHome> home_;
   const std::shared_ptr<Op> op_;
   const std::shared_ptr<Op> part_;
+  trace::Counters* const counters_;  // alive as long as home_
   const std::uint64_t seq_;
   const std::vector<at::Tensor> outputs_;
 

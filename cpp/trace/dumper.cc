@@ -1,0 +1,127 @@
+#include "trace/dumper.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <system_error>
+
+#include "base/status.h"
+#include "trace/dump.h"
+
+namespace torch_ucc::trace {
+namespace {
+
+std::atomic<Dumper*> dumper{nullptr};
+struct sigaction earlier {};
+
+void on_signal(int number, siginfo_t* info, void* context) {
+  const int error = errno;
+  request_dump("signal");
+  errno = error;
+  if ((earlier.sa_flags & SA_SIGINFO) != 0) {
+    earlier.sa_sigaction(number, info, context);
+  } else if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) {
+    earlier.sa_handler(number);
+  }
+}
+
+}  // namespace
+
+Dumper::Dumper(const FlightRecorder& recorder, std::filesystem::path directory)
+    : recorder_(recorder), directory_(std::move(directory)), wake_(::eventfd(0, EFD_CLOEXEC)) {
+  std::error_code error;
+  std::filesystem::create_directories(directory_, error);
+  if (error || wake_ < 0) {
+    throw StatusError(Status(StatusCode::invalid, "no dumps can be written to " + directory_.string() + ": " +
+                                                      (error ? error.message() : "no eventfd could be made")));
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Dumper::~Dumper() {
+  stopping_.store(true);
+  request("closing");
+  thread_.join();
+  ::close(wake_);
+}
+
+void Dumper::request(const char* reason) {
+  reason_.store(reason);
+  requested_.fetch_add(1);
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);  // fails only if so many are under way already
+}
+
+bool Dumper::flush(Deadline deadline) {
+  const std::uint64_t asked = requested_.load();
+  std::unique_lock<std::mutex> lock(mutex_);
+  return written_wake_.wait_for(lock, std::min<Clock::duration>(deadline.left(), std::chrono::hours(1)),
+                                [&] { return written_ >= asked; });
+}
+
+void Dumper::run() {
+  ::pthread_setname_np(::pthread_self(), "ucc-dump");
+  while (true) {
+    std::uint64_t count = 0;
+    if (::read(wake_, &count, sizeof count) < 0 && errno != EINTR) {
+      return;
+    }
+    if (stopping_.load()) {
+      return;
+    }
+    const std::uint64_t asked = requested_.load();
+    write(reason_.load());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    written_ = asked;
+    written_wake_.notify_all();
+  }
+}
+
+// Whoever reads the file finds it whole.
+void Dumper::write(const char* reason) {
+  const std::string name = "rank" + std::to_string(recorder_.global_rank()) + ".json";
+  const std::filesystem::path partial = directory_ / (name + ".partial");
+  std::ofstream file(partial);
+  file << to_json(recorder_, reason);
+  file.close();
+  std::error_code error;
+  if (file) {
+    std::filesystem::rename(partial, directory_ / name, error);
+  }
+  if ((!file || error) && !told_) {
+    told_ = true;
+    std::fprintf(stderr, "torch_ucc: the dump %s could not be written\n", (directory_ / name).c_str());
+  }
+}
+
+void start_dumper(const std::filesystem::path& directory) {
+  static Dumper* const instance = new Dumper(recorder(), directory);
+  dumper.store(instance);
+}
+
+void dump_at_signal() {
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  static const int installed = ::sigaction(SIGUSR2, &action, &earlier);
+  (void)installed;
+}
+
+void request_dump(const char* reason) {
+  if (Dumper* const instance = dumper.load()) {
+    instance->request(reason);
+  }
+}
+
+void flush_dump(Deadline deadline) {
+  if (Dumper* const instance = dumper.load()) {
+    instance->flush(deadline);
+  }
+}
+
+}  // namespace torch_ucc::trace

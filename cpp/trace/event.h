@@ -1,0 +1,95 @@
+// What is recorded of one operation: a fixed number of words, no owner of anything.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/status.h"
+
+namespace torch_ucc::trace {
+
+enum class State : std::uint8_t {
+  issued,     // called, not yet given to a transport
+  posted,     // in flight
+  completed,  // ended well
+  failed,     // ended with `result`, or was given up
+};
+
+enum class Route : std::uint8_t { none, ucc, messages, store };
+
+inline const char* name(State state) {
+  switch (state) {
+    case State::issued:
+      return "issued";
+    case State::posted:
+      return "posted";
+    case State::completed:
+      return "completed";
+    case State::failed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+inline const char* name(Route route) {
+  switch (route) {
+    case Route::none:
+      return "none";
+    case Route::ucc:
+      return "ucc";
+    case Route::messages:
+      return "messages";
+    case Route::store:
+      return "store";
+  }
+  return "unknown";
+}
+
+inline const char* name(StatusCode code) {
+  switch (code) {
+    case StatusCode::ok:
+      return "ok";
+    case StatusCode::invalid:
+      return "invalid";
+    case StatusCode::unsupported:
+      return "unsupported";
+    case StatusCode::timeout:
+      return "timeout";
+    case StatusCode::peer_gone:
+      return "peer_gone";
+    case StatusCode::transport:
+      return "transport";
+    case StatusCode::closed:
+      return "closed";
+    case StatusCode::internal:
+      return "internal";
+  }
+  return "unknown";
+}
+
+// Texts are literals or else live as long as the process: a dump may read them at any time. Times are nanoseconds of Clock; 0:
+// not yet.
+struct Event {
+  std::uint64_t seq = 0;  // of the group's collectives, or of its messages
+  const char* op = "";
+  const char* dtype = "";
+  const char* reduce_op = "";
+  std::int64_t input_elements = 0;
+  std::int64_t output_elements = 0;
+  std::int64_t bytes = 0;  // the larger of the two sides
+  std::int64_t issued_ns = 0;
+  std::int64_t posted_ns = 0;
+  std::int64_t ended_ns = 0;
+  std::uint32_t group = 0;  // see FlightRecorder::add_group
+  std::uint32_t site = 0;   // see FlightRecorder::add_site; 0: not asked for
+  std::int32_t peer = -1;
+  std::int32_t root = -1;
+  std::uint32_t tag = 0;
+  bool is_message = false;
+  Route route = Route::none;
+  State state = State::issued;
+  StatusCode result = StatusCode::ok;
+};
+static_assert(std::is_trivially_copyable_v<Event> && sizeof(Event) % sizeof(std::uint64_t) == 0);
+
+}  // namespace torch_ucc::trace

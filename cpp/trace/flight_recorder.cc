@@ -1,0 +1,187 @@
+#include "trace/flight_recorder.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace torch_ucc::trace {
+namespace {
+
+constexpr std::size_t kClosedGroups = 64;
+constexpr std::size_t kSites = 65536;
+
+}  // namespace
+
+void Recording::posted() const {
+  if (recorder_ != nullptr) {
+    recorder_->update(id_, &Event::posted_ns, State::posted, StatusCode::ok);
+  }
+}
+
+void Recording::ended(StatusCode result) const {
+  if (recorder_ != nullptr) {
+    recorder_->update(id_, &Event::ended_ns, result == StatusCode::ok ? State::completed : State::failed, result);
+  }
+}
+
+FlightRecorder::FlightRecorder(std::size_t capacity) : capacity_(capacity), slots_(std::make_unique<Slot[]>(capacity)) {}
+
+// Takes the slot to write what `id` has in it. False if the slot has gone to a later operation.
+bool FlightRecorder::lock(Slot& slot, std::uint64_t id) {
+  std::uint64_t version = slot.version.load(std::memory_order_relaxed);
+  while (version / 2 <= id) {
+    if (version % 2 != 0) {  // a few stores by another thread
+      ::sched_yield();
+      version = slot.version.load(std::memory_order_relaxed);
+    } else if (slot.version.compare_exchange_weak(version, 2 * id + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The words are stored with release and loaded with acquire, in place of fences, which the thread sanitizer does not know: who
+// sees a word of a later write then sees its odd version too.
+Recording FlightRecorder::begin(const Event& event) {
+  const std::uint64_t id = next_.fetch_add(1, std::memory_order_relaxed) + 1;
+  Slot& slot = this->slot(id);
+  if (!lock(slot, id)) {
+    return {};
+  }
+  const auto words = std::bit_cast<Words>(event);
+  for (std::size_t i = 0; i < kWords; ++i) {
+    slot.words[i].store(words[i], std::memory_order_release);
+  }
+  slot.version.store(2 * id, std::memory_order_release);
+  return {this, id};
+}
+
+void FlightRecorder::update(std::uint64_t id, std::int64_t Event::*time, State state, StatusCode result) {
+  Slot& slot = this->slot(id);
+  if (slot.version.load(std::memory_order_relaxed) / 2 != id || !lock(slot, id)) {
+    return;
+  }
+  Words words;
+  for (std::size_t i = 0; i < kWords; ++i) {
+    words[i] = slot.words[i].load(std::memory_order_relaxed);
+  }
+  auto event = std::bit_cast<Event>(words);
+  const bool news = event.state < state && event.ended_ns == 0;
+  if (news) {
+    event.*time = nanoseconds(Clock::now());
+    event.state = state;
+    event.result = result;
+    const auto changed = std::bit_cast<Words>(event);
+    for (std::size_t i = 0; i < kWords; ++i) {
+      if (changed[i] != words[i]) {
+        slot.words[i].store(changed[i], std::memory_order_release);
+      }
+    }
+  }
+  slot.version.store(2 * id, std::memory_order_release);
+  if (news && result != StatusCode::ok) {
+    count_error(event);
+  }
+}
+
+void FlightRecorder::count_error(const Event& event) {
+  const MutexLock lock(mutex_);
+  if (const auto it = groups_.find(event.group); it != groups_.end()) {
+    ++it->second.errors[event.op];
+  }
+}
+
+// Nothing if the slot holds another operation by now, or not yet this one.
+std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
+  constexpr int kTries = 1000;  // a writer that was interrupted holds its slot for long: then this record is left out
+  for (int i = 0; i < kTries; ++i) {
+    const std::uint64_t before = slot.version.load(std::memory_order_acquire);
+    if (before / 2 != id) {
+      return std::nullopt;
+    }
+    if (before % 2 == 0) {
+      Words words;
+      for (std::size_t word = 0; word < kWords; ++word) {
+        words[word] = slot.words[word].load(std::memory_order_acquire);
+      }
+      if (slot.version.load(std::memory_order_relaxed) == before) {
+        return std::bit_cast<Event>(words);
+      }
+    }
+    ::sched_yield();
+  }
+  return std::nullopt;
+}
+
+std::vector<FlightRecorder::Record> FlightRecorder::records(std::uint64_t since) const {
+  const std::uint64_t last = this->last();
+  const std::uint64_t oldest = last > capacity_ ? last - capacity_ + 1 : 1;
+  std::vector<Record> found;
+  for (std::uint64_t id = std::max(since, oldest); id <= last; ++id) {
+    if (const std::optional<Event> event = read(slot(id), id)) {
+      found.push_back({id, *event});
+    }
+  }
+  return found;
+}
+
+std::uint32_t FlightRecorder::add_group(Group group) {
+  const MutexLock lock(mutex_);
+  global_rank_ = group.global_ranks.at(static_cast<std::size_t>(group.rank));
+  groups_.emplace(++last_group_, std::move(group));
+  return last_group_;
+}
+
+void FlightRecorder::close_group(std::uint32_t number) {
+  const MutexLock lock(mutex_);
+  if (const auto it = groups_.find(number); it != groups_.end()) {
+    it->second.closed = true;
+  }
+  const auto closed = [](const auto& each) { return each.second.closed; };
+  if (static_cast<std::size_t>(std::count_if(groups_.begin(), groups_.end(), closed)) > kClosedGroups) {
+    groups_.erase(std::find_if(groups_.begin(), groups_.end(), closed));
+  }
+}
+
+void FlightRecorder::note_failure(std::uint32_t number, const std::string& why) {
+  const MutexLock lock(mutex_);
+  if (const auto it = groups_.find(number); it != groups_.end() && it->second.failure.empty()) {
+    it->second.failure = why;
+  }
+}
+
+std::map<std::uint32_t, FlightRecorder::Group> FlightRecorder::groups() const {
+  const MutexLock lock(mutex_);
+  return groups_;
+}
+
+std::int64_t FlightRecorder::global_rank() const {
+  const MutexLock lock(mutex_);
+  return global_rank_;
+}
+
+std::uint32_t FlightRecorder::add_site(const std::string& text) {
+  const MutexLock lock(mutex_);
+  if (const auto it = sites_.find(text); it != sites_.end()) {
+    return it->second;
+  }
+  return sites_.size() < kSites ? sites_.emplace(text, static_cast<std::uint32_t>(sites_.size() + 1)).first->second : 0;
+}
+
+std::map<std::uint32_t, std::string> FlightRecorder::sites() const {
+  const MutexLock lock(mutex_);
+  std::map<std::uint32_t, std::string> by_number;
+  for (const auto& [text, number] : sites_) {
+    by_number.emplace(number, text);
+  }
+  return by_number;
+}
+
+FlightRecorder& recorder() {
+  static auto* const instance = new FlightRecorder();
+  return *instance;
+}
+
+}  // namespace torch_ucc::trace

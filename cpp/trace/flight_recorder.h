@@ -1,0 +1,113 @@
+// The last operations of this process, always recorded, readable while everything else is stuck.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/status.h"
+#include "base/thread_annotations.h"
+#include "trace/event.h"
+
+namespace torch_ucc::trace {
+
+class FlightRecorder;
+
+// One operation's place in the recorder; of none unless begin() gave it. Any thread; later than the end of the operation's
+// record, or after its place went to another, calls do nothing.
+class Recording {
+ public:
+  Recording() = default;
+  void posted() const;
+  void ended(StatusCode result) const;
+
+ private:
+  friend class FlightRecorder;
+  Recording(FlightRecorder* recorder, std::uint64_t id) : recorder_(recorder), id_(id) {}
+  FlightRecorder* recorder_ = nullptr;
+  std::uint64_t id_ = 0;
+};
+
+// A ring. Recording costs a few stores: it neither allocates, nor formats, nor takes a lock; each slot has a version, odd while
+// somebody writes it, and is read again if that changed meanwhile. All members may be called from any thread.
+class FlightRecorder {
+ public:
+  static constexpr std::size_t kCapacity = 8192;  // 1 MB, and 5 to 30 ms of the smallest operations back to back
+
+  struct Group {
+    std::string name;
+    int rank = 0;
+    std::vector<std::int64_t> global_ranks;  // by rank of the group
+    bool closed = false;
+    std::string failure;                          // the first; empty: none
+    std::map<std::string, std::uint64_t> errors;  // operations that failed, by name
+  };
+  struct Record {
+    std::uint64_t id;  // counts the operations of this process from 1
+    Event event;
+  };
+
+  explicit FlightRecorder(std::size_t capacity = kCapacity);
+
+  Recording begin(const Event& event);
+
+  // The records with an id from `since` on that are still there, in order of ids.
+  std::vector<Record> records(std::uint64_t since = 1) const;
+  // The id of the last operation that began; 0: none has.
+  std::uint64_t last() const { return next_.load(std::memory_order_acquire); }
+
+  // The number by which events name the group. Closed groups are forgotten, the oldest first, when there are many.
+  std::uint32_t add_group(Group group);
+  void close_group(std::uint32_t number);
+  void note_failure(std::uint32_t number, const std::string& why);
+  std::map<std::uint32_t, Group> groups() const;
+  // Of this process, as its latest group says; -1 before the first.
+  std::int64_t global_rank() const;
+
+  // The number of a place in the program: lines of text, innermost first. The same number for the same text; 0 when there are
+  // too many.
+  std::uint32_t add_site(const std::string& text);
+  std::map<std::uint32_t, std::string> sites() const;
+
+ private:
+  friend class Recording;
+  static constexpr std::size_t kWords = sizeof(Event) / sizeof(std::uint64_t);
+  using Words = std::array<std::uint64_t, kWords>;
+
+  struct alignas(64) Slot {
+    std::atomic<std::uint64_t> version{0};  // twice the id of what it holds, and one while somebody writes
+    std::array<std::atomic<std::uint64_t>, kWords> words{};
+  };
+
+  Slot& slot(std::uint64_t id) const { return slots_[id % capacity_]; }
+  static bool lock(Slot& slot, std::uint64_t id);
+  void update(std::uint64_t id, std::int64_t Event::*time, State state, StatusCode result);
+  void count_error(const Event& event);
+  static std::optional<Event> read(const Slot& slot, std::uint64_t id);
+
+  const std::size_t capacity_;
+  const std::unique_ptr<Slot[]> slots_;
+  std::atomic<std::uint64_t> next_{0};
+
+  mutable Mutex mutex_;  // groups and sites are made, read and fail by many threads, and rarely
+  std::uint32_t last_group_ TUCC_GUARDED_BY(mutex_) = 0;
+  std::int64_t global_rank_ TUCC_GUARDED_BY(mutex_) = -1;
+  std::map<std::uint32_t, Group> groups_ TUCC_GUARDED_BY(mutex_);
+  std::map<std::string, std::uint32_t> sites_ TUCC_GUARDED_BY(mutex_);
+};
+
+// That of this process. Never destroyed: threads may outlive static destruction.
+FlightRecorder& recorder();
+
+inline std::int64_t nanoseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace torch_ucc::trace

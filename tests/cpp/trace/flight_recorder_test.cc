@@ -1,0 +1,168 @@
+#include "trace/flight_recorder.h"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <thread>
+#include <vector>
+
+namespace torch_ucc::trace {
+namespace {
+
+// All its fields say the same number, so that a torn read shows.
+Event event_of(std::uint64_t number) {
+  Event event;
+  event.seq = number;
+  event.op = "all_reduce";
+  event.input_elements = event.output_elements = event.bytes = event.issued_ns = static_cast<std::int64_t>(number);
+  event.tag = static_cast<std::uint32_t>(number);
+  return event;
+}
+
+bool is_whole(const Event& event) {
+  const auto number = static_cast<std::int64_t>(event.seq);
+  return event.input_elements == number && event.output_elements == number && event.bytes == number &&
+         event.issued_ns == number && event.tag == static_cast<std::uint32_t>(number) && event.op == std::string("all_reduce");
+}
+
+TEST(FlightRecorder, TellsWhatBecameOfAnOperation) {
+  FlightRecorder recorder(4);
+  const Recording recording = recorder.begin(event_of(7));
+  EXPECT_EQ(recorder.records().at(0).event.state, State::issued);
+  recording.posted();
+  EXPECT_EQ(recorder.records().at(0).event.state, State::posted);
+  EXPECT_GT(recorder.records().at(0).event.posted_ns, 0);
+  EXPECT_EQ(recorder.records().at(0).event.ended_ns, 0);
+  recording.ended(StatusCode::ok);
+  const FlightRecorder::Record record = recorder.records().at(0);
+  EXPECT_EQ(record.id, 1U);
+  EXPECT_TRUE(is_whole(record.event));
+  EXPECT_EQ(record.event.state, State::completed);
+  EXPECT_GE(record.event.ended_ns, record.event.posted_ns);
+}
+
+TEST(FlightRecorder, KeepsTheFirstEnd) {
+  FlightRecorder recorder(4);
+  const Recording recording = recorder.begin(event_of(1));
+  recording.ended(StatusCode::timeout);
+  recording.ended(StatusCode::ok);
+  recording.posted();
+  EXPECT_EQ(recorder.records().at(0).event.state, State::failed);
+  EXPECT_EQ(recorder.records().at(0).event.result, StatusCode::timeout);
+  EXPECT_EQ(recorder.records().at(0).event.posted_ns, 0);
+}
+
+TEST(FlightRecorder, KeepsTheLastOnes) {
+  FlightRecorder recorder(4);
+  const Recording first = recorder.begin(event_of(1));
+  for (std::uint64_t i = 2; i <= 6; ++i) {
+    recorder.begin(event_of(i));
+  }
+  first.ended(StatusCode::timeout);  // its place is another's: nothing
+  const auto records = recorder.records();
+  ASSERT_EQ(records.size(), 4U);
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(records[i].id, i + 3);
+    EXPECT_EQ(records[i].event.seq, i + 3);
+    EXPECT_EQ(records[i].event.state, State::issued);
+  }
+  EXPECT_EQ(recorder.records(6).size(), 1U);
+  EXPECT_EQ(recorder.last(), 6U);
+}
+
+TEST(FlightRecorder, ARecordingOfNoneDoesNothing) {
+  const Recording none;
+  none.posted();
+  none.ended(StatusCode::ok);
+}
+
+TEST(FlightRecorder, WhatIsReadWhileOthersWriteIsWhole) {
+  FlightRecorder recorder(8);
+  std::atomic<int> writing{2};
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 2; ++writer) {
+    writers.emplace_back([&] {
+      for (std::uint64_t i = 1; i <= 20000; ++i) {
+        const Recording recording = recorder.begin(event_of(i));
+        recording.posted();
+        recording.ended(StatusCode::ok);
+      }
+      writing.fetch_sub(1);
+    });
+  }
+  do {
+    std::uint64_t before = 0;
+    for (const FlightRecorder::Record& record : recorder.records()) {
+      EXPECT_TRUE(is_whole(record.event));
+      EXPECT_GT(record.id, before);
+      before = record.id;
+    }
+  } while (writing.load() != 0);
+  for (std::thread& writer : writers) {
+    writer.join();
+  }
+  EXPECT_EQ(recorder.last(), 40000U);
+  const auto records = recorder.records();
+  EXPECT_EQ(records.size(), 8U);
+  for (const FlightRecorder::Record& record : records) {
+    EXPECT_EQ(record.event.state, State::completed);
+  }
+}
+
+TEST(FlightRecorder, KnowsGroupsTheirErrorsAndTheirFirstFailure) {
+  FlightRecorder recorder(4);
+  EXPECT_EQ(recorder.global_rank(), -1);
+  const std::uint32_t world = recorder.add_group({"world", 1, {0, 1}, false, "", {}});
+  const std::uint32_t part = recorder.add_group({"part", 0, {1}, false, "", {}});
+  EXPECT_NE(world, part);
+  EXPECT_EQ(recorder.global_rank(), 1);
+  recorder.note_failure(world, "a cut");
+  recorder.note_failure(world, "what followed");
+  recorder.close_group(part);
+  Event event = event_of(1);
+  event.group = world;
+  recorder.begin(event).ended(StatusCode::timeout);
+  const auto groups = recorder.groups();
+  EXPECT_EQ(groups.at(world).failure, "a cut");
+  EXPECT_EQ(groups.at(world).errors.at("all_reduce"), 1U);
+  EXPECT_FALSE(groups.at(world).closed);
+  EXPECT_TRUE(groups.at(part).closed);
+}
+
+TEST(FlightRecorder, ForgetsTheOldestOfManyClosedGroups) {
+  FlightRecorder recorder(4);
+  const std::uint32_t open = recorder.add_group({"open", 0, {0}, false, "", {}});
+  for (int i = 0; i < 1000; ++i) {
+    recorder.close_group(recorder.add_group({"short", 0, {0}, false, "", {}}));
+  }
+  EXPECT_LT(recorder.groups().size(), 100U);
+  EXPECT_EQ(recorder.groups().count(open), 1U);
+  EXPECT_EQ(recorder.groups().rbegin()->first, 1001U);
+}
+
+TEST(FlightRecorder, GivesOnePlaceInTheProgramOneNumber) {
+  FlightRecorder recorder(4);
+  const std::uint32_t here = recorder.add_site("a.py:1 f");
+  EXPECT_NE(here, 0U);
+  EXPECT_NE(recorder.add_site("a.py:2 f"), here);
+  EXPECT_EQ(recorder.add_site("a.py:1 f"), here);
+  EXPECT_EQ(recorder.sites().at(here), "a.py:1 f");
+}
+
+// Told, not asserted: how long it takes is a matter of the machine.
+TEST(FlightRecorder, CostOfAnOperation) {
+  FlightRecorder recorder;
+  constexpr int kTimes = 100000;
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < kTimes; ++i) {
+    const Recording recording = recorder.begin(event_of(1));
+    recording.posted();
+    recording.ended(StatusCode::ok);
+  }
+  const auto all = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
+  std::cout << "recording an operation: " << all.count() / kTimes << " ns, two readings of the clock among them\n";
+  EXPECT_EQ(recorder.last(), static_cast<std::uint64_t>(kTimes));
+}
+
+}  // namespace
+}  // namespace torch_ucc::trace
