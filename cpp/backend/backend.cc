@@ -111,12 +111,7 @@ Call UccBackend::message(const Operation& op, int peer, int tag) const {
   return call;
 }
 
-std::shared_ptr<Op> UccBackend::make_op(Call& call, Prepared prepared) {
-  call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
-  const Clock::time_point now = Clock::now();
-  context_->engine().bell().set_activity(
-      {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), now});
-  const trace::Recording recording = record(call, prepared, now);
+std::shared_ptr<Op> UccBackend::make_op(const Call& call, Prepared prepared, trace::Recording recording) {
   const bool check = context_->settings().cross_check && !call.is_message() && size_ > 1;
   const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
   std::shared_ptr<Op> op;
@@ -136,8 +131,12 @@ std::shared_ptr<Op> UccBackend::make_op(Call& call, Prepared prepared) {
   return op;
 }
 
-trace::Recording UccBackend::record(const Call& call, const Prepared& prepared, Clock::time_point now) {
-  trace::Event event;
+trace::Recording UccBackend::begin(Call& call, const Prepared& prepared) {
+  call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
+  const Clock::time_point now = Clock::now();
+  context_->engine().bell().set_activity(
+      {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), now});
+  trace::Call event;
   event.seq = call.seq;
   event.op = call.op->name;
   if (const Payload& payload = prepared.payload; payload.dtype != at::ScalarType::Undefined) {
@@ -185,9 +184,10 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, millisecond
   parts.type = call.op->type;
   parts.title = call.op->title;
   parts.counters = &home_->counters[operation::index_of(*call.op)];
+  const trace::Recording recording = begin(call, prepared);
   parts.inputs = std::move(prepared.inputs);
   parts.outputs = std::move(prepared.outputs);
-  std::shared_ptr<Op> op = make_op(call, std::move(prepared));
+  std::shared_ptr<Op> op = make_op(call, std::move(prepared), recording);
   parts.seq = call.seq;
   return post(std::move(op), std::move(parts), timeout, async_op);
 }
@@ -202,7 +202,8 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
     parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
     parts.outputs.insert(parts.outputs.end(), prepared.outputs.begin(), prepared.outputs.end());
     Call part = call;
-    if (std::shared_ptr<Op> op = make_op(part, std::move(prepared))) {
+    const trace::Recording recording = begin(part, prepared);
+    if (std::shared_ptr<Op> op = make_op(part, std::move(prepared), recording)) {
       batch->add(std::move(op));
     }
     parts.seq = part.seq;
@@ -426,7 +427,7 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
           throw StatusError(scope->failure());
         }
       }};
-  trace::Event event;
+  trace::Call event;
   event.op = operation::kMonitoredBarrier.name;
   event.seq = monitored_barriers_.load();
   event.group = home_->group;

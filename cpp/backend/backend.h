@@ -110,8 +110,10 @@ class UccBackend final : public c10d::Backend {
   WorkPtr launch(Call call, Prepared prepared, std::chrono::milliseconds timeout, bool async_op);
   // Several as one.
   WorkPtr launch_all(const Call& call, std::vector<Prepared> all, std::chrono::milliseconds timeout, bool async_op);
-  std::shared_ptr<Op> make_op(Call& call, Prepared prepared);
-  trace::Recording record(const Call& call, const Prepared& prepared, Clock::time_point now);
+  // Gives the call its sequence number, and says everywhere that it was made.
+  trace::Recording begin(Call& call, const Prepared& prepared);
+  // Null if nothing has to be sent.
+  std::shared_ptr<Op> make_op(const Call& call, Prepared prepared, trace::Recording recording);
   WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, std::chrono::milliseconds timeout, bool async_op);
   Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);

@@ -59,7 +59,7 @@ std::string to_json(const FlightRecorder::Record& record) {
   json.field("message", event.is_message ? "true" : "false").text("dtype", event.dtype).text("reduce_op", event.reduce_op);
   json.number("input_elements", event.input_elements).number("output_elements", event.output_elements);
   json.number("bytes", event.bytes).number("root", event.root).number("peer", event.peer).number("tag", event.tag);
-  json.text("route", name(event.route)).text("state", name(event.state)).text("result", name(event.result));
+  json.text("route", name(event.route)).text("state", name(event.state())).text("result", name(event.result));
   json.number("issued_ns", event.issued_ns).number("posted_ns", event.posted_ns).number("ended_ns", event.ended_ns);
   return json.number("site", event.site).end();
 }

@@ -1,4 +1,4 @@
-// What is recorded of one operation: a fixed number of words, no owner of anything.
+// What is recorded of one operation: numbers, and pointers to texts that stay.
 #pragma once
 
 #include <cstdint>
@@ -67,9 +67,9 @@ inline const char* name(StatusCode code) {
   return "unknown";
 }
 
-// Texts are literals or else live as long as the process: a dump may read them at any time. Times are nanoseconds of Clock; 0:
-// not yet.
-struct Event {
+// What is known when it is called. Texts are literals or else live as long as the process: a dump may read them at any time.
+// Times are nanoseconds of Clock.
+struct Call {
   std::uint64_t seq = 0;  // of the group's collectives, or of its messages
   const char* op = "";
   const char* dtype = "";
@@ -78,8 +78,6 @@ struct Event {
   std::int64_t output_elements = 0;
   std::int64_t bytes = 0;  // the larger of the two sides
   std::int64_t issued_ns = 0;
-  std::int64_t posted_ns = 0;
-  std::int64_t ended_ns = 0;
   std::uint32_t group = 0;  // see FlightRecorder::add_group
   std::uint32_t site = 0;   // see FlightRecorder::add_site; 0: not asked for
   std::int32_t peer = -1;
@@ -87,9 +85,22 @@ struct Event {
   std::uint32_t tag = 0;
   bool is_message = false;
   Route route = Route::none;
-  State state = State::issued;
-  StatusCode result = StatusCode::ok;
+  std::uint16_t reserved = 0;  // no padding: it is copied word by word
 };
-static_assert(std::is_trivially_copyable_v<Event> && sizeof(Event) % sizeof(std::uint64_t) == 0);
+static_assert(std::is_trivially_copyable_v<Call> && sizeof(Call) % sizeof(std::uint64_t) == 0);
+
+// With what became of it.
+struct Event : Call {
+  std::int64_t posted_ns = 0;  // 0: not yet
+  std::int64_t ended_ns = 0;
+  StatusCode result = StatusCode::ok;
+
+  State state() const {
+    if (ended_ns != 0) {
+      return result == StatusCode::ok ? State::completed : State::failed;
+    }
+    return posted_ns != 0 ? State::posted : State::issued;
+  }
+};
 
 }  // namespace torch_ucc::trace

@@ -12,17 +12,32 @@ namespace {
 constexpr std::size_t kClosedGroups = 64;
 constexpr std::size_t kSites = 65536;
 
+constexpr std::uint64_t kHappened = 1ULL << 63U;
+constexpr unsigned kResultBits = 4;  // below the time, which needs no more than the rest for centuries
+
+// True if it had not happened before, and the place is still that of `id`.
+bool happened(std::atomic<std::uint64_t>& word, std::uint64_t id, StatusCode result) {
+  const auto now = static_cast<std::uint64_t>(nanoseconds(Clock::now()));
+  return word.compare_exchange_strong(id, kHappened | now << kResultBits | static_cast<std::uint64_t>(result),
+                                      std::memory_order_release, std::memory_order_relaxed);
+}
+
+// 0: not yet.
+std::int64_t time_in(std::uint64_t word) {
+  return (word & kHappened) == 0 ? 0 : static_cast<std::int64_t>((word & ~kHappened) >> kResultBits);
+}
+
 }  // namespace
 
 void Recording::posted() const {
   if (recorder_ != nullptr) {
-    recorder_->update(id_, &Event::posted_ns, State::posted, StatusCode::ok);
+    happened(recorder_->slot(id_).posted, id_, StatusCode::ok);
   }
 }
 
 void Recording::ended(StatusCode result) const {
-  if (recorder_ != nullptr) {
-    recorder_->update(id_, &Event::ended_ns, result == StatusCode::ok ? State::completed : State::failed, result);
+  if (recorder_ != nullptr && happened(recorder_->slot(id_).ended, id_, result) && result != StatusCode::ok) {
+    recorder_->count_error(id_);
   }
 }
 
@@ -44,52 +59,27 @@ bool FlightRecorder::lock(Slot& slot, std::uint64_t id) {
 
 // The words are stored with release and loaded with acquire, in place of fences, which the thread sanitizer does not know: who
 // sees a word of a later write then sees its odd version too.
-Recording FlightRecorder::begin(const Event& event) {
+Recording FlightRecorder::begin(const Call& call) {
   const std::uint64_t id = next_.fetch_add(1, std::memory_order_relaxed) + 1;
   Slot& slot = this->slot(id);
   if (!lock(slot, id)) {
     return {};
   }
-  const auto words = std::bit_cast<Words>(event);
+  const auto words = std::bit_cast<Words>(call);
   for (std::size_t i = 0; i < kWords; ++i) {
     slot.words[i].store(words[i], std::memory_order_release);
   }
+  slot.posted.store(id, std::memory_order_release);
+  slot.ended.store(id, std::memory_order_release);
   slot.version.store(2 * id, std::memory_order_release);
   return {this, id};
 }
 
-void FlightRecorder::update(std::uint64_t id, std::int64_t Event::*time, State state, StatusCode result) {
-  Slot& slot = this->slot(id);
-  if (slot.version.load(std::memory_order_relaxed) / 2 != id || !lock(slot, id)) {
-    return;
-  }
-  Words words;
-  for (std::size_t i = 0; i < kWords; ++i) {
-    words[i] = slot.words[i].load(std::memory_order_relaxed);
-  }
-  auto event = std::bit_cast<Event>(words);
-  const bool news = event.state < state && event.ended_ns == 0;
-  if (news) {
-    event.*time = nanoseconds(Clock::now());
-    event.state = state;
-    event.result = result;
-    const auto changed = std::bit_cast<Words>(event);
-    for (std::size_t i = 0; i < kWords; ++i) {
-      if (changed[i] != words[i]) {
-        slot.words[i].store(changed[i], std::memory_order_release);
-      }
-    }
-  }
-  slot.version.store(2 * id, std::memory_order_release);
-  if (news && result != StatusCode::ok) {
-    count_error(event);
-  }
-}
-
-void FlightRecorder::count_error(const Event& event) {
+void FlightRecorder::count_error(std::uint64_t id) {
+  const std::optional<Event> event = read(slot(id), id);
   const MutexLock lock(mutex_);
-  if (const auto it = groups_.find(event.group); it != groups_.end()) {
-    ++it->second.errors[event.op];
+  if (const auto it = event ? groups_.find(event->group) : groups_.end(); it != groups_.end()) {
+    ++it->second.errors[event->op];
   }
 }
 
@@ -106,8 +96,13 @@ std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
       for (std::size_t word = 0; word < kWords; ++word) {
         words[word] = slot.words[word].load(std::memory_order_acquire);
       }
+      const std::uint64_t posted = slot.posted.load(std::memory_order_acquire);
+      const std::uint64_t ended = slot.ended.load(std::memory_order_acquire);
       if (slot.version.load(std::memory_order_relaxed) == before) {
-        return std::bit_cast<Event>(words);
+        constexpr std::uint64_t kResult = (1U << kResultBits) - 1;
+        const std::int64_t ended_ns = time_in(ended);
+        return Event{std::bit_cast<Call>(words), time_in(posted), ended_ns,
+                     ended_ns == 0 ? StatusCode::ok : static_cast<StatusCode>(ended & kResult)};
       }
     }
     ::sched_yield();

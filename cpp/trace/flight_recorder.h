@@ -36,7 +36,7 @@ class Recording {
 };
 
 // A ring. Recording costs a few stores: it neither allocates, nor formats, nor takes a lock; each slot has a version, odd while
-// somebody writes it, and is read again if that changed meanwhile. All members may be called from any thread.
+// it is written, and is read again if that changed meanwhile. All members may be called from any thread.
 class FlightRecorder {
  public:
   static constexpr std::size_t kCapacity = 8192;  // 1 MB, and 5 to 30 ms of the smallest operations back to back
@@ -56,7 +56,7 @@ class FlightRecorder {
 
   explicit FlightRecorder(std::size_t capacity = kCapacity);
 
-  Recording begin(const Event& event);
+  Recording begin(const Call& call);
 
   // The records with an id from `since` on that are still there, in order of ids.
   std::vector<Record> records(std::uint64_t since = 1) const;
@@ -78,18 +78,22 @@ class FlightRecorder {
 
  private:
   friend class Recording;
-  static constexpr std::size_t kWords = sizeof(Event) / sizeof(std::uint64_t);
+  static constexpr std::size_t kWords = sizeof(Call) / sizeof(std::uint64_t);
   using Words = std::array<std::uint64_t, kWords>;
 
   struct alignas(64) Slot {
-    std::atomic<std::uint64_t> version{0};  // twice the id of what it holds, and one while somebody writes
+    std::atomic<std::uint64_t> version{0};  // twice the id of what it holds, and one while begin() writes
+    // The id until it is so far, then kHappened, the time, and for the end the result. So a change for an operation whose place
+    // went to another cannot succeed.
+    std::atomic<std::uint64_t> posted{0};
+    std::atomic<std::uint64_t> ended{0};
     std::array<std::atomic<std::uint64_t>, kWords> words{};
   };
+  static_assert(sizeof(Slot) == 128);
 
   Slot& slot(std::uint64_t id) const { return slots_[id % capacity_]; }
   static bool lock(Slot& slot, std::uint64_t id);
-  void update(std::uint64_t id, std::int64_t Event::*time, State state, StatusCode result);
-  void count_error(const Event& event);
+  void count_error(std::uint64_t id);
   static std::optional<Event> read(const Slot& slot, std::uint64_t id);
 
   const std::size_t capacity_;

@@ -6,6 +6,7 @@ Nothing needs to be imported from here to use the backend: `import torch` regist
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from torch_ucc._autoload import autoload
@@ -13,24 +14,28 @@ from torch_ucc._autoload import autoload
 if TYPE_CHECKING:
     from torch_ucc._describe import describe as describe
     from torch_ucc._monitored_barrier import monitored_barrier as monitored_barrier
+    from torch_ucc.tracing.recorder import dump as dump
+    from torch_ucc.tracing.recorder import stats as stats
+    from torch_ucc.tracing.tracer import trace as trace
 
     Options: type[Any]
     """What init_process_group() and new_group() take as pg_options of a ucc group."""
 
-__all__ = ["Options", "describe", "monitored_barrier"]
+_HOMES = {
+    "describe": "torch_ucc._describe",
+    "dump": "torch_ucc.tracing.recorder",
+    "monitored_barrier": "torch_ucc._monitored_barrier",
+    "stats": "torch_ucc.tracing.recorder",
+    "trace": "torch_ucc.tracing.tracer",
+}
+__all__ = ["Options", "describe", "dump", "monitored_barrier", "stats", "trace"]
 
 autoload()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "describe":
-        from torch_ucc._describe import describe
-
-        return describe
-    if name == "monitored_barrier":
-        from torch_ucc._monitored_barrier import monitored_barrier
-
-        return monitored_barrier
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     if name == "Options":
         from torch_ucc import _extension
 

@@ -99,14 +99,17 @@ def _settings() -> Any:
     """Those of this process, read at its first group and then fixed; for the plan to be added."""
     from torch_ucc import _extension, config
 
-    _close_at_exit()
+    _prepare_process()
     return config.native(config.in_force(), _extension.core().Settings())
 
 
 @functools.cache
-def _close_at_exit() -> None:
-    """For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all."""
+def _prepare_process() -> None:
+    """Before the first group."""
     from torch_ucc import _extension, config
+    from torch_ucc.tracing import recorder
 
+    # For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all.
     limit = min(config.in_force().close_timeout, CLOSE_AT_EXIT)
     atexit.register(_extension.core().close_all, limit)
+    recorder.arm(config.in_force())

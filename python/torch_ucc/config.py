@@ -66,8 +66,19 @@ def _switch(text: str) -> bool:
     return text.strip() == "1"
 
 
-def _setting(default: Any, parse: Callable[[str], Any], help: str, *, agreed: bool = False) -> Any:
-    return dataclasses.field(default=default, metadata={"parse": parse, "help": help, "agreed": agreed})
+def _path(text: str) -> str:
+    if not text:
+        raise ValueError("the path of a directory")
+    return text
+
+
+def _setting(
+    default: Any, parse: Callable[[str], Any], help: str, *, agreed: bool = False, native: bool = True
+) -> Any:
+    """`agreed`: must be equal on all ranks. `native`: a field of the extension's Settings, too."""
+    return dataclasses.field(
+        default=default, metadata={"parse": parse, "help": help, "agreed": agreed, "native": native}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +113,17 @@ class Config:
     close_timeout: timedelta = _setting(
         timedelta(seconds=5), _duration, "How long a group that closes waits for its peers to close too."
     )
+
+    trace: str = _setting(
+        "", _path, "A directory where each rank writes a trace of its operations when it ends.", native=False
+    )
+    trace_sites: bool = _setting(
+        False, _switch, "Record who calls each operation, at some microseconds a call.", native=False
+    )
+    trace_dump: str = _setting(
+        "", _path, "A directory where a rank writes its last operations when one fails.", native=False
+    )
+    trace_signal: bool = _setting(False, _switch, "Write them at SIGUSR2, too.", native=False)
 
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     """Where each setting that is not a default came from."""
@@ -146,6 +168,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
     config = Config(**values, sources=sources)
     if config.pause_min > config.pause_max:
         raise ValueError(f"{PREFIX}PAUSE_MIN is longer than {PREFIX}PAUSE_MAX")
+    if config.trace_signal and not config.trace_dump:
+        raise ValueError(f"{PREFIX}TRACE_SIGNAL=1 needs {PREFIX}TRACE_DUMP, the directory to write to")
     return config
 
 
@@ -255,7 +279,7 @@ def _unknown(name: str, known: list[str]) -> str:
 
 def native(config: Config, settings: Any, environment: Mapping[str, str] = os.environ) -> Any:
     """Fills `settings`, a torch_ucc._core.Settings, and returns it."""
-    for field in _fields():
+    for field in (field for field in _fields() if field.metadata["native"]):
         setattr(settings, field.name, getattr(config, field.name))
     settings.agreed = config.agreed(environment)
     return settings

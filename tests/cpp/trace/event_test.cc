@@ -21,5 +21,16 @@ TEST(Event, NamesOfItsKindsAreKnownAndDiffer) {
             (std::set<std::string>{"none", "ucc", "messages", "store"}));
 }
 
+TEST(Event, IsAsFarAsItsTimesSay) {
+  Event event;
+  EXPECT_EQ(event.state(), State::issued);
+  event.posted_ns = 1;
+  EXPECT_EQ(event.state(), State::posted);
+  event.ended_ns = 2;
+  EXPECT_EQ(event.state(), State::completed);
+  event.result = StatusCode::timeout;
+  EXPECT_EQ(event.state(), State::failed);
+}
+
 }  // namespace
 }  // namespace torch_ucc::trace

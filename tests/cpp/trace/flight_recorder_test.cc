@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iostream>
 #include <thread>
 #include <vector>
@@ -10,8 +11,8 @@ namespace torch_ucc::trace {
 namespace {
 
 // All its fields say the same number, so that a torn read shows.
-Event event_of(std::uint64_t number) {
-  Event event;
+Call call_of(std::uint64_t number) {
+  Call event;
   event.seq = number;
   event.op = "all_reduce";
   event.input_elements = event.output_elements = event.bytes = event.issued_ns = static_cast<std::int64_t>(number);
@@ -27,36 +28,34 @@ bool is_whole(const Event& event) {
 
 TEST(FlightRecorder, TellsWhatBecameOfAnOperation) {
   FlightRecorder recorder(4);
-  const Recording recording = recorder.begin(event_of(7));
-  EXPECT_EQ(recorder.records().at(0).event.state, State::issued);
+  const Recording recording = recorder.begin(call_of(7));
+  EXPECT_EQ(recorder.records().at(0).event.state(), State::issued);
   recording.posted();
-  EXPECT_EQ(recorder.records().at(0).event.state, State::posted);
+  EXPECT_EQ(recorder.records().at(0).event.state(), State::posted);
   EXPECT_GT(recorder.records().at(0).event.posted_ns, 0);
   EXPECT_EQ(recorder.records().at(0).event.ended_ns, 0);
   recording.ended(StatusCode::ok);
   const FlightRecorder::Record record = recorder.records().at(0);
   EXPECT_EQ(record.id, 1U);
   EXPECT_TRUE(is_whole(record.event));
-  EXPECT_EQ(record.event.state, State::completed);
+  EXPECT_EQ(record.event.state(), State::completed);
   EXPECT_GE(record.event.ended_ns, record.event.posted_ns);
 }
 
 TEST(FlightRecorder, KeepsTheFirstEnd) {
   FlightRecorder recorder(4);
-  const Recording recording = recorder.begin(event_of(1));
+  const Recording recording = recorder.begin(call_of(1));
   recording.ended(StatusCode::timeout);
   recording.ended(StatusCode::ok);
-  recording.posted();
-  EXPECT_EQ(recorder.records().at(0).event.state, State::failed);
+  EXPECT_EQ(recorder.records().at(0).event.state(), State::failed);
   EXPECT_EQ(recorder.records().at(0).event.result, StatusCode::timeout);
-  EXPECT_EQ(recorder.records().at(0).event.posted_ns, 0);
 }
 
 TEST(FlightRecorder, KeepsTheLastOnes) {
   FlightRecorder recorder(4);
-  const Recording first = recorder.begin(event_of(1));
+  const Recording first = recorder.begin(call_of(1));
   for (std::uint64_t i = 2; i <= 6; ++i) {
-    recorder.begin(event_of(i));
+    recorder.begin(call_of(i));
   }
   first.ended(StatusCode::timeout);  // its place is another's: nothing
   const auto records = recorder.records();
@@ -64,7 +63,7 @@ TEST(FlightRecorder, KeepsTheLastOnes) {
   for (std::uint64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(records[i].id, i + 3);
     EXPECT_EQ(records[i].event.seq, i + 3);
-    EXPECT_EQ(records[i].event.state, State::issued);
+    EXPECT_EQ(records[i].event.state(), State::issued);
   }
   EXPECT_EQ(recorder.records(6).size(), 1U);
   EXPECT_EQ(recorder.last(), 6U);
@@ -83,7 +82,7 @@ TEST(FlightRecorder, WhatIsReadWhileOthersWriteIsWhole) {
   for (int writer = 0; writer < 2; ++writer) {
     writers.emplace_back([&] {
       for (std::uint64_t i = 1; i <= 20000; ++i) {
-        const Recording recording = recorder.begin(event_of(i));
+        const Recording recording = recorder.begin(call_of(i));
         recording.posted();
         recording.ended(StatusCode::ok);
       }
@@ -105,7 +104,7 @@ TEST(FlightRecorder, WhatIsReadWhileOthersWriteIsWhole) {
   const auto records = recorder.records();
   EXPECT_EQ(records.size(), 8U);
   for (const FlightRecorder::Record& record : records) {
-    EXPECT_EQ(record.event.state, State::completed);
+    EXPECT_EQ(record.event.state(), State::completed);
   }
 }
 
@@ -119,7 +118,7 @@ TEST(FlightRecorder, KnowsGroupsTheirErrorsAndTheirFirstFailure) {
   recorder.note_failure(world, "a cut");
   recorder.note_failure(world, "what followed");
   recorder.close_group(part);
-  Event event = event_of(1);
+  Call event = call_of(1);
   event.group = world;
   recorder.begin(event).ended(StatusCode::timeout);
   const auto groups = recorder.groups();
@@ -149,19 +148,34 @@ TEST(FlightRecorder, GivesOnePlaceInTheProgramOneNumber) {
   EXPECT_EQ(recorder.sites().at(here), "a.py:1 f");
 }
 
+// The shortest time of a few for `body`, of many times each, in nanoseconds.
+template <typename Body>
+double shortest(const Body& body) {
+  constexpr int kTimes = 5000;
+  auto best = Clock::duration::max();
+  for (int batch = 0; batch < 40; ++batch) {
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < kTimes; ++i) {
+      body();
+    }
+    best = std::min(best, Clock::now() - start);
+  }
+  return std::chrono::duration<double, std::nano>(best).count() / kTimes;
+}
+
 // Told, not asserted: how long it takes is a matter of the machine.
 TEST(FlightRecorder, CostOfAnOperation) {
   FlightRecorder recorder;
-  constexpr int kTimes = 100000;
-  const Clock::time_point start = Clock::now();
-  for (int i = 0; i < kTimes; ++i) {
-    const Recording recording = recorder.begin(event_of(1));
+  std::int64_t sum = 0;
+  const double all = shortest([&] {
+    const Recording recording = recorder.begin(call_of(1));
     recording.posted();
     recording.ended(StatusCode::ok);
-  }
-  const auto all = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
-  std::cout << "recording an operation: " << all.count() / kTimes << " ns, two readings of the clock among them\n";
-  EXPECT_EQ(recorder.last(), static_cast<std::uint64_t>(kTimes));
+  });
+  const double clock = shortest([&] { sum += nanoseconds(Clock::now()); });
+  std::cout << "recording an operation: " << all << " ns, of which two readings of the clock take " << 2 * clock << " ns\n";
+  EXPECT_NE(sum, 0);
+  EXPECT_EQ(recorder.records().size(), FlightRecorder::kCapacity);
 }
 
 }  // namespace

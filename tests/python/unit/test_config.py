@@ -16,17 +16,23 @@ def test_defaults() -> None:
 
 
 def test_every_setting_has_a_name_a_help_and_a_source() -> None:
-    texts = {timedelta: "500us", int: "4"}
+    texts = {timedelta: "500us", int: "4", str: "here"}
     for field in dataclasses.fields(Config):
         if field.name == "sources":
             continue
         name = "TORCH_UCC_" + field.name.upper()
         text = "01"[not field.default] if isinstance(field.default, bool) else texts[type(field.default)]
-        read = from_environment({name: text})
-        assert getattr(read, field.name) in (timedelta(microseconds=500), 4, not field.default), name
+        needs = {"TORCH_UCC_TRACE_DUMP": "there"} if name == "TORCH_UCC_TRACE_SIGNAL" else {}
+        read = from_environment({name: text, **needs})
+        assert getattr(read, field.name) in (timedelta(microseconds=500), 4, "here", not field.default), name
         assert getattr(read, field.name) != field.default
-        assert read.sources == {field.name: f"environment variable {name}"}
+        assert read.sources[field.name] == f"environment variable {name}"
         assert field.metadata["help"].endswith(".")
+
+
+def test_a_signal_has_nothing_to_write_to_without_a_directory() -> None:
+    with pytest.raises(ValueError, match="TORCH_UCC_TRACE_SIGNAL=1 needs TORCH_UCC_TRACE_DUMP"):
+        from_environment({"TORCH_UCC_TRACE_SIGNAL": "1"})
 
 
 def test_a_config_is_immutable() -> None:
@@ -154,12 +160,12 @@ def test_the_order_of_the_environment_does_not_matter() -> None:
     assert Config().agreed(forth) == Config().agreed(back)
 
 
-def test_native_carries_every_setting() -> None:
+def test_native_carries_every_setting_that_it_has() -> None:
     environment = {"TORCH_UCC_SPIN": "3us", "UCC_CLS": "basic"}
     read = from_environment(environment)
     filled = config.native(read, SimpleNamespace(), environment)
     for field in dataclasses.fields(Config):
-        if field.name != "sources":
+        if field.metadata.get("native"):
             assert getattr(filled, field.name) == getattr(read, field.name)
     assert ("UCC_CLS", "basic") in filled.agreed
 

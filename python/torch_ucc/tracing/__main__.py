@@ -1,0 +1,53 @@
+"""`torch-ucc trace`: shows traces, and says what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from torch_ucc.tracing import chrome, diagnosis, fr_trace, page, records, text, timeline
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        dumps = records.load(options.path)
+    except ValueError as error:
+        print(f"torch-ucc trace: {error}", file=sys.stderr)
+        return 2
+    if options.command == "diagnose":
+        found = diagnosis.diagnose(dumps)
+        print(found or "Nothing is wrong: every call has its partners, and all have ended.")
+        return 1 if found else 0
+    if options.command == "fr":
+        fr_trace.save(dumps, options.folder)
+        return 0
+    entries = timeline.merge(dumps)
+    print(text.report(entries))
+    if options.chrome:
+        options.chrome.write_text(json.dumps(chrome.convert(entries)))
+    if options.html:
+        options.html.write_text(page.render(entries))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="torch-ucc trace", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    show = commands.add_parser("show", help="who called what, how often, how much, how long")
+    show.add_argument(
+        "--chrome", type=Path, metavar="FILE", help="write it for chrome://tracing and Perfetto, too"
+    )
+    show.add_argument("--html", type=Path, metavar="FILE", help="write it as a page with a timeline, too")
+    diagnose = commands.add_parser("diagnose", help="what went wrong, from the dumps of all ranks")
+    convert = commands.add_parser("fr", help="convert dumps for PyTorch's flight recorder analyser")
+    for command in (show, diagnose, convert):
+        command.add_argument("path", type=Path, help="the directory with the files of the ranks, or run.json")
+    convert.add_argument("folder", type=Path, help="the directory to write to")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,317 @@
+"""What went wrong, from the dumps of all ranks: one paragraph, or nothing where all is well.
+
+The first question whose answer is found counts, since what comes after it mostly follows from it: did the
+ranks make different calls; do they wait for each other in a circle; does somebody wait for a rank that did
+not come; did a message find no partner; did a rank come too late; did anything else fail or not end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch_ucc.tracing.clocks import offsets
+from torch_ucc.tracing.issuers import issuer
+from torch_ucc.tracing.records import Dump, Record, group_names
+from torch_ucc.tracing.text import duration
+
+# Operations to which every rank brings as much as any other.
+_EVEN = frozenset(
+    {
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_reduce",
+        "all_reduce_coalesced",
+        "broadcast",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The dumps, and the clock they share."""
+
+    dumps: dict[int, Dump]
+    shift: dict[int, int]
+
+    def at(self, rank: int, ns: int) -> int:
+        return ns + self.shift[rank]
+
+    def members(self, group: str) -> list[int]:
+        """Global ranks, by rank of the group."""
+        for dump in self.dumps.values():
+            for each in dump.groups.values():
+                if each.name == group:
+                    return list(each.ranks)
+        return []
+
+    def collectives(self, group: str) -> dict[int, dict[int, Record]]:
+        """By rank and seq."""
+        return {
+            rank: {record.seq: record for record in dump.of_group(group) if record.collective}
+            for rank, dump in self.dumps.items()
+            if rank in self.members(group)
+        }
+
+
+def diagnose(dumps: Sequence[Dump]) -> str:
+    """One paragraph; empty if nothing is wrong."""
+    if not dumps:
+        return ""
+    job = Job({dump.rank: dump for dump in dumps}, offsets(dumps))
+    names = group_names(dumps)
+    checks: list[Callable[[], Iterator[str]]] = [
+        lambda: (found for name in names for found in _different_calls(job, name)),
+        lambda: _circle(job, names),
+        lambda: (found for name in names for found in _absent(job, name)),
+        lambda: _messages(job),
+        lambda: (found for name in names for found in _late(job, name)),
+        lambda: _unexplained(job),
+    ]
+    return next((found for check in checks for found in check()), "")
+
+
+# --- did the ranks make different calls? --------------------------------------------------------------------
+
+
+def _different_calls(job: Job, group: str) -> Iterator[str]:
+    calls = job.collectives(group)
+    for seq in sorted({seq for each in calls.values() for seq in each}):
+        at = {rank: each[seq] for rank, each in calls.items() if seq in each}
+        for differ, said in _DIFFERENCES:
+            kinds = defaultdict(list)
+            for rank, record in at.items():
+                kinds[differ(record)].append(rank)
+            if len(kinds) > 1:
+                yield _difference(job, group, seq, at, list(kinds.values()), said) + _other_order(calls, seq)
+                return
+
+
+_DIFFERENCES: list[tuple[Callable[[Record], object], str]] = [
+    (lambda record: record.op, "different operations"),
+    (lambda record: record.root, "different roots"),
+    (lambda record: record.dtype, "different dtypes"),
+    (lambda record: record.reduce_op, "different reduce ops"),
+    (lambda record: record.input_elements if record.op in _EVEN else None, "different sizes"),
+]
+
+
+def _difference(
+    job: Job, group: str, seq: int, at: dict[int, Record], kinds: list[list[int]], said: str
+) -> str:
+    kinds = sorted(kinds, key=len)
+    tellings = [
+        f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} at {_call(job, ranks[0], at[ranks[0]])}"
+        for ranks in kinds
+    ]
+    return (
+        f"The ranks of group {group!r} made {said} at seq {seq}: {' while '.join(tellings)}. "
+        f"From there on their calls do not belong together.{_failure(job, group)}"
+    )
+
+
+def _other_order(calls: dict[int, dict[int, Record]], seq: int) -> str:
+    """Whether the two calls come in the other order on another rank."""
+    pairs = {(each[seq].op, each[seq + 1].op) for each in calls.values() if seq in each and seq + 1 in each}
+    swapped = any((second, first) in pairs for first, second in pairs if first != second)
+    return " One rank makes these two calls in the other order." if swapped else ""
+
+
+# --- do they wait for each other in a circle? ---------------------------------------------------------------
+
+
+def _circle(job: Job, names: Sequence[str]) -> Iterator[str]:
+    """A rank waits in a group for one that has not come there, since it waits in another group for the first."""
+    waits: dict[int, list[tuple[int, str, Record]]] = defaultdict(list)
+    for group in names:
+        calls = job.collectives(group)
+        for rank, each in calls.items():
+            for record in each.values():
+                if not record.over or record.result == "timeout":
+                    for other in _not_come(job, calls, group, record.seq):
+                        waits[rank].append((other, group, record))
+    for rank, mine in waits.items():
+        for other, group, record in mine:
+            for back, its_group, its in waits.get(other, ()):
+                if back == rank and its_group != group:
+                    yield (
+                        f"Ranks wait for each other in a circle: rank {rank} is in "
+                        f"{_call(job, rank, record)} of group {group!r} and waits for rank {other}, which is in "
+                        f"{_call(job, other, its)} of group {its_group!r} and waits for rank {rank}. "
+                        f"They use the two groups in different order."
+                    )
+                    return
+
+
+def _not_come(job: Job, calls: dict[int, dict[int, Record]], group: str, seq: int) -> list[int]:
+    """Members that have a dump, and did not make the call."""
+    return [rank for rank in job.members(group) if rank in calls and max(calls[rank], default=0) < seq]
+
+
+# --- does somebody wait for a rank that did not come? -------------------------------------------------------
+
+
+def _absent(job: Job, group: str) -> Iterator[str]:
+    calls = job.collectives(group)
+    waiting = [
+        (record.seq, rank)
+        for rank, each in calls.items()
+        for record in each.values()
+        if not record.over or record.state == "failed"
+    ]
+    if not waiting:
+        return
+    seq = min(waiting)[0]
+    there = [rank for rank, each in calls.items() if seq in each]
+    gone = [rank for rank in job.members(group) if rank not in job.dumps]
+    missing = _not_come(job, calls, group, seq)
+    if not gone and not missing:
+        return
+    waits = f"{_ranks(there)} {'is' if len(there) == 1 else 'are'} at {_call(job, there[0], calls[there[0]][seq])}"
+    parts = [f"In group {group!r}, {waits}."]
+    parts += [
+        f"Rank {rank} never arrived: {_last_seen(job, rank, there[0], calls[there[0]][seq])}."
+        for rank in missing
+    ]
+    if gone:
+        left = (
+            "left no dump: it died, or was not asked"
+            if len(gone) == 1
+            else "left no dumps: they died, or were not asked"
+        )
+        parts.append(f"{_ranks(gone).capitalize()} {left}.")
+    yield " ".join(parts) + _failure(job, group)
+
+
+def _last_seen(job: Job, rank: int, other: int, record: Record) -> str:
+    if not job.dumps[rank].records:
+        return "it has made no call at all"
+    last = job.dumps[rank].records[-1]
+    name = job.dumps[rank].group_name(last)
+    if not last.over:
+        return f"it is in {_call(job, rank, last)} of group {name!r}, which has not ended"
+    before = job.at(other, record.issued_ns) - job.at(rank, last.ended_ns)
+    when = f"{duration(abs(before))} {'before' if before >= 0 else 'after'} the others came"
+    return f"it was last seen when it ended {_call(job, rank, last)} of group {name!r}, {when}"
+
+
+# --- did a message find no partner? -------------------------------------------------------------------------
+
+
+def _messages(job: Job) -> Iterator[str]:
+    for rank, dump in job.dumps.items():
+        for record in dump.records:
+            if record.message and (not record.over or record.result == "timeout"):
+                yield _lonely(job, rank, record)
+                return
+
+
+def _lonely(job: Job, rank: int, record: Record) -> str:
+    group = job.dumps[rank].group_name(record)
+    members = job.members(group)
+    told = f"Rank {rank} waits in {_call(job, rank, record)} of group {group!r}"
+    peer = members[record.peer] if 0 <= record.peer < len(members) else None
+    if peer is None:
+        return f"{told}, and no rank sent it anything with this tag.{_failure(job, group)}"
+    if peer not in job.dumps:
+        return f"{told} for rank {peer}, which left no dump: it died, or was not asked.{_failure(job, group)}"
+    wanted = "send" if record.op.startswith("recv") else "recv"
+    mine = members.index(rank)
+    partners = [
+        each
+        for each in job.dumps[peer].of_group(group)
+        if each.op.startswith(wanted) and each.peer in (mine, -1) and each.state != "completed"
+    ]
+    if partners:
+        found = f"whose call for it differs: {_call(job, peer, partners[0])}"
+    else:
+        sent = [e for e in job.dumps[peer].of_group(group) if e.op.startswith(wanted) and e.peer == mine]
+        other_tag = [each for each in sent if each.tag != record.tag]
+        found = (
+            f"which made {_call(job, peer, other_tag[-1])}, with another tag"
+            if other_tag
+            else f"which has not called {wanted} for it"
+        )
+    return f"{told} for rank {peer}, {found}.{_failure(job, group)}"
+
+
+# --- did a rank come too late? ------------------------------------------------------------------------------
+
+
+def _late(job: Job, group: str) -> Iterator[str]:
+    """After the timeout of another had passed."""
+    calls = job.collectives(group)
+    for seq in sorted({seq for each in calls.values() for seq in each}):
+        at = {rank: each[seq] for rank, each in calls.items() if seq in each}
+        timed_out = {rank: record for rank, record in at.items() if record.result == "timeout"}
+        if len(at) < 2 or not timed_out:
+            continue
+        came = {rank: job.at(rank, record.issued_ns) for rank, record in at.items()}
+        last, first = max(came, key=lambda rank: came[rank]), min(timed_out)
+        if came[last] >= job.at(first, timed_out[first].ended_ns):
+            yield (
+                f"Rank {last} came too late to {_call(job, last, at[last])} of group {group!r}: "
+                f"{duration(came[last] - came[first])} after rank {first}, whose timeout had passed by then."
+            )
+        else:
+            yield (
+                f"All ranks that left a dump made {_call(job, first, at[first])} of group {group!r}, the last of "
+                f"them rank {last}, {duration(came[last] - min(came.values()))} after the first, and it timed "
+                f"out: the network between them is stuck or slow.{_failure(job, group)}"
+            )
+        return
+
+
+# --- anything else? -----------------------------------------------------------------------------------------
+
+
+def _unexplained(job: Job) -> Iterator[str]:
+    for rank, dump in job.dumps.items():
+        for record in dump.records:
+            if record.state == "failed":
+                group = dump.group_name(record)
+                yield (
+                    f"Rank {rank} failed in {_call(job, rank, record)} of group {group!r}: {record.result}."
+                    f"{_failure(job, group)}"
+                )
+                return
+    stuck = [(rank, record) for rank, dump in job.dumps.items() for record in dump.records if not record.over]
+    if stuck and all(dump.reason != "trace" for dump in job.dumps.values()):
+        rank, record = stuck[0]
+        group = job.dumps[rank].group_name(record)
+        yield (
+            f"All ranks are in the same calls, and {_call(job, rank, record)} of group {group!r} had not ended on "
+            f"rank {rank} when the dumps were made: it is under way, or the network is stuck."
+        )
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def _call(job: Job, rank: int, record: Record) -> str:
+    site = job.dumps[rank].sites.get(record.site, "")
+    where = issuer(site).where
+    return f"seq {record.seq} {record.describe()}" + (f" (called from {where})" if where else "")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"ranks {shown}"
+
+
+def _failure(job: Job, group: str) -> str:
+    """What the first error of the group said."""
+    failures = [
+        (rank, each.failure)
+        for rank, dump in job.dumps.items()
+        for each in dump.groups.values()
+        if each.name == group and each.failure
+    ]
+    return f" Rank {failures[0][0]} was told: {failures[0][1]}" if failures else ""

@@ -1,0 +1,71 @@
+"""A trace as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_ucc.tracing.timeline import Entry, Lateness, Use, lateness, uses
+
+
+def report(entries: Sequence[Entry]) -> str:
+    """Who called what, and who kept whom waiting."""
+    ranks = {entry.rank for entry in entries}
+    if not entries:
+        return "nothing was recorded"
+    span = max(entry.end_ns for entry in entries) - entries[0].start_ns
+    groups = len({entry.group for entry in entries})
+    head = f"{len(entries)} operations of {len(ranks)} ranks in {groups} group(s), over {duration(span)}"
+    return "\n\n".join(
+        [head, _table(_USES, [_use(each) for each in uses(entries)]), *_late(lateness(entries))]
+    )
+
+
+def duration(ns: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if ns >= size:
+            return f"{ns / size:.2f} {unit}"
+    return f"{ns / 1e3:.1f} us"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GB"
+
+
+_USES = ("issued by", "", "operation", "dtype", "ranks", "calls", "bytes", "in all", "longest", "path")
+
+
+def _use(use: Use) -> tuple[str, ...]:
+    return (
+        use.issuer.what,
+        use.issuer.kind,
+        use.op,
+        use.dtype,
+        str(use.ranks),
+        str(use.calls),
+        size(use.bytes),
+        duration(use.total_ns),
+        duration(use.longest_ns),
+        use.route,
+    )
+
+
+def _late(rows: Sequence[Lateness]) -> list[str]:
+    if len(rows) < 2:
+        return []
+    table = [
+        (f"rank {row.rank}", f"{row.times} of {row.operations}", duration(row.waited_ns)) for row in rows
+    ]
+    return [_table(("came last", "times", "the others waited"), table)]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [head, *rows]
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""Every operation of this process while a trace is on, not only the last ones that the recorder holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch_ucc import _extension
+from torch_ucc.tracing.records import path_for
+
+PERIOD = 0.01
+"""Seconds between two looks at the recorder: its ring must not go round meanwhile."""
+
+
+@contextlib.contextmanager
+def trace(path: Path | str) -> Iterator[None]:
+    """Record all operations of this rank, with who called each, and write them at the end.
+
+    Each rank writes a file of its own: `run.rank0.json` for `run.json`, `run/rank0.json` for `run`, which
+    `torch-ucc trace show` reads together. One trace is on at a time.
+    """
+    tracer = Tracer(Path(path))
+    tracer.start()
+    try:
+        yield
+    finally:
+        tracer.stop()
+
+
+class Tracer:
+    """Takes new records out of the recorder in a thread, until stop() writes them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._core = _extension.core()
+        self._records: dict[int, dict[str, Any]] = {}
+        self._since = 1
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ucc-trace", daemon=True)
+
+    def start(self) -> None:
+        self._since = json.loads(self._core.flight_recorder(since=1 << 63))["last_id"] + 1
+        self._first = self._since
+        self._core.record_sites(True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Writes the file, with what is still in flight as it is. A second call does nothing."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._thread.join()
+        self._core.record_sites(False)
+        data = self._take()
+        data["records"] = [self._records[number] for number in sorted(self._records)]
+        data["lost"] = data["last_id"] - self._first + 1 - len(self._records)
+        file = path_for(self._path, data["rank"])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(data))
+
+    def _run(self) -> None:
+        while not self._stopping.wait(PERIOD):
+            self._take()
+
+    def _take(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads(self._core.flight_recorder("trace", self._since))
+        self._records.update((each["id"], each) for each in data["records"])
+        open_ones = (each["id"] for each in data["records"] if each["ended_ns"] == 0)
+        self._since = min(open_ones, default=data["last_id"] + 1)
+        return data
