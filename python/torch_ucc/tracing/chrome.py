@@ -9,11 +9,10 @@ from torch_ucc.tracing.timeline import Entry
 
 
 def convert(entries: Sequence[Entry]) -> dict[str, Any]:
-    """A process a rank, a thread a group. Overlapping operations of one group are told apart as async slices."""
+    """A process a rank, a thread a group; async slices, since operations of one group overlap."""
     groups = {name: number for number, name in enumerate(dict.fromkeys(entry.group for entry in entries), 1)}
     named = [
-        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
-        for rank in sorted({entry.rank for entry in entries})
+        _named("process_name", f"rank {rank}", pid=rank) for rank in sorted({entry.rank for entry in entries})
     ]
     named += [
         {
@@ -26,6 +25,10 @@ def convert(entries: Sequence[Entry]) -> dict[str, Any]:
         for rank, group in sorted({(entry.rank, entry.group) for entry in entries})
     ]
     return {"traceEvents": [*named, *(each for entry in entries for each in _slice(entry, groups))]}
+
+
+def _named(kind: str, name: str, **whose: int) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "args": {"name": name}, **whose}
 
 
 def _slice(entry: Entry, groups: dict[str, int]) -> list[dict[str, Any]]:

@@ -126,7 +126,7 @@ def _other_order(calls: dict[int, dict[int, Record]], seq: int) -> str:
 
 
 def _circle(job: Job, names: Sequence[str]) -> Iterator[str]:
-    """A rank waits in a group for one that has not come there, since it waits in another group for the first."""
+    """Of two ranks: each waits in a group for the other, which is in another group."""
     waits: dict[int, list[tuple[int, str, Record]]] = defaultdict(list)
     for group in names:
         calls = job.collectives(group)
@@ -141,8 +141,8 @@ def _circle(job: Job, names: Sequence[str]) -> Iterator[str]:
                 if back == rank and its_group != group:
                     yield (
                         f"Ranks wait for each other in a circle: rank {rank} is in "
-                        f"{_call(job, rank, record)} of group {group!r} and waits for rank {other}, which is in "
-                        f"{_call(job, other, its)} of group {its_group!r} and waits for rank {rank}. "
+                        f"{_call(job, rank, record)} of group {group!r} and waits for "
+                        f"rank {other}, which is in {_call(job, other, its)} of group {its_group!r} and waits for rank {rank}. "
                         f"They use the two groups in different order."
                     )
                     return
@@ -172,12 +172,10 @@ def _absent(job: Job, group: str) -> Iterator[str]:
     missing = _not_come(job, calls, group, seq)
     if not gone and not missing:
         return
-    waits = f"{_ranks(there)} {'is' if len(there) == 1 else 'are'} at {_call(job, there[0], calls[there[0]][seq])}"
-    parts = [f"In group {group!r}, {waits}."]
-    parts += [
-        f"Rank {rank} never arrived: {_last_seen(job, rank, there[0], calls[there[0]][seq])}."
-        for rank in missing
-    ]
+    first, record = there[0], calls[there[0]][seq]
+    are = "is" if len(there) == 1 else "are"
+    parts = [f"In group {group!r}, {_ranks(there)} {are} at {_call(job, first, record)}."]
+    parts += [f"Rank {rank} never arrived: {_last_seen(job, rank, first, record)}." for rank in missing]
     if gone:
         left = (
             "left no dump: it died, or was not asked"
@@ -260,9 +258,9 @@ def _late(job: Job, group: str) -> Iterator[str]:
             )
         else:
             yield (
-                f"All ranks that left a dump made {_call(job, first, at[first])} of group {group!r}, the last of "
-                f"them rank {last}, {duration(came[last] - min(came.values()))} after the first, and it timed "
-                f"out: the network between them is stuck or slow.{_failure(job, group)}"
+                f"All ranks that left a dump made {_call(job, first, at[first])} of group {group!r}, "
+                f"the last of them rank {last}, {duration(came[last] - min(came.values()))} after the first, "
+                f"and it timed out: the network between them is stuck or slow.{_failure(job, group)}"
             )
         return
 
@@ -285,8 +283,8 @@ def _unexplained(job: Job) -> Iterator[str]:
         rank, record = stuck[0]
         group = job.dumps[rank].group_name(record)
         yield (
-            f"All ranks are in the same calls, and {_call(job, rank, record)} of group {group!r} had not ended on "
-            f"rank {rank} when the dumps were made: it is under way, or the network is stuck."
+            f"All ranks are in the same calls, and {_call(job, rank, record)} of group {group!r} had not "
+            f"ended on rank {rank} when the dumps were made: it is under way, or the network is stuck."
         )
 
 

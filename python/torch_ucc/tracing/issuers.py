@@ -27,10 +27,9 @@ _PYTHON = {
 _CPP = {
     ("torch/distributed/utils.py", "_verify_param_shape_across_processes"): "DDP: compare parameter shapes",
     ("torch/distributed/utils.py", "_sync_params_and_buffers"): "DDP: broadcast parameters and buffers",
-    ("torch/nn/parallel/distributed.py", "_default_broadcast_coalesced"): "DDP: broadcast buffers",
-    ("torch/nn/parallel/distributed.py", "_sync_final_model"): "DDP: broadcast the final model",
-    ("torch/autograd/graph.py", "_engine_run_backward"): "DDP reducer: gradient bucket",
-    ("torch/nn/parallel/distributed.py", "_ddp_init_helper"): "DDP: agree on the logger and reducer",
+    ("torch/nn/parallel/distributed.py", "_distributed_broadcast_coalesced"): "DDP: broadcast buffers",
+    ("torch/nn/parallel/distributed.py", "_pre_forward"): "DDP reducer: agree on its buckets",
+    ("torch/autograd/graph.py", "_engine_run_backward"): "backward pass: gradient bucket of DDP's reducer",
 }
 
 
@@ -39,7 +38,7 @@ class Issuer:
     kind: str
     """`Python`, `C++`, or `unknown` where the trace did not record who called."""
     what: str
-    """`dist.all_reduce`, `DDP reducer: gradient bucket`."""
+    """`dist.all_reduce`, `DDP: broadcast buffers`."""
     where: str
     """FILE:LINE FUNCTION of the user's program, as far as it is on the stack."""
 

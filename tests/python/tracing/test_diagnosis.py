@@ -15,6 +15,7 @@ from torch_ucc.tracing.diagnosis import diagnose
 from torch_ucc.tracing.records import Dump, Group, Record
 
 WORLD = "world"
+PROGRAM = "/home/me/train.py"
 SECOND = 1_000_000_000
 
 
@@ -132,8 +133,11 @@ def all_but(ranks: list[Rank], *others: int) -> list[Rank]:
     return [rank for rank in ranks if rank.rank not in others]
 
 
-@fault("different operations at seq 4: rank 3 is at seq 4 all_gather(float32[4]) (called from /home/me/train.py:43 step)",
-       "ranks 0, 1, 2 are at seq 4 all_reduce(float32[4] SUM)")  # fmt: skip
+@fault(
+    "different operations at seq 4: rank 3 is at seq 4 all_gather(float32[4])",
+    f"(called from {PROGRAM}:43 step)",
+    "ranks 0, 1, 2 are at seq 4 all_reduce(float32[4] SUM)",
+)
 def wrong_op() -> list[Rank]:
     ranks = job(4)
     for rank in all_but(ranks, 3):
@@ -201,7 +205,7 @@ def dead_rank() -> list[Rank]:
     return ranks[:2]
 
 
-@fault("Ranks 2, 3 left no dump: they died")
+@fault("Ranks 2, 3 left no dumps: they died")
 def dead_host() -> list[Rank]:
     ranks = job(4)[:2]
     for rank in ranks:
@@ -240,7 +244,7 @@ def straggler() -> list[Rank]:
     return ranks
 
 
-@fault("Rank 3 never arrived: it is in seq 1 barrier() of group 'part', which has not ended")
+@fault("Rank 3 never arrived: it is in seq 1 barrier() (called", "of group 'part', which has not ended")
 def one_is_stuck_in_another_group() -> list[Rank]:
     ranks = job(4)
     for rank in ranks[2:]:

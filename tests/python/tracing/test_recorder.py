@@ -67,9 +67,9 @@ def test_a_timeout_leaves_a_dump_where_one_was_asked_for(tmp_path: Path) -> None
     run_ranks(left_alone, 2, 1, group_timeout=LIMIT, env=env)
     (dump,) = (dump for dump in records.load(tmp_path / "dumps") if dump.rank == 0)
     last = dump.records[-1]
-    assert (last.op, last.state, last.result, dump.reason) == ("broadcast", "failed", "timeout", "timeout")
+    assert (last.op, last.state, last.result, dump.reason) == ("all_reduce", "failed", "timeout", "timeout")
     (group,) = dump.groups.values()
-    assert "broadcast seq 2" in group.failure and group.errors == {"broadcast": 1}
+    assert "all_reduce seq 2" in group.failure and group.errors == {"all_reduce": 1}
 
 
 def test_a_signal_gets_a_dump_of_a_rank_that_waits(tmp_path: Path) -> None:

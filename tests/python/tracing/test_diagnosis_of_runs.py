@@ -1,0 +1,117 @@
+"""The diagnosis of real runs: faults planted into them, and a healthy one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import LIMIT, SOON, failure, gather_dumps, healthy, left_alone
+from torch_ucc.testing import RankError, run_ranks
+from torch_ucc.tracing import records
+from torch_ucc.tracing.__main__ import main
+from torch_ucc.tracing.diagnosis import diagnose
+
+pytestmark = pytest.mark.multirank
+
+WITH_SITES = {**SOON, "TORCH_UCC_TRACE_SITES": "1"}
+
+
+def mine(*calls: Callable[[], object]) -> None:
+    """Each rank makes its own."""
+    failure(calls[dist.get_rank()])
+
+
+def wrong_op() -> None:
+    mine(lambda: dist.all_reduce(torch.ones(4)), lambda: dist.barrier())
+
+
+def wrong_size() -> None:
+    mine(lambda: dist.all_reduce(torch.ones(4)), lambda: dist.all_reduce(torch.ones(70000)))
+
+
+def wrong_dtype() -> None:
+    mine(lambda: dist.all_reduce(torch.ones(4)), lambda: dist.all_reduce(torch.ones(4, dtype=torch.int64)))
+
+
+def wrong_root() -> None:
+    mine(lambda: dist.reduce(torch.ones(4), 0), lambda: dist.reduce(torch.ones(4), 1))
+
+
+def missing() -> None:
+    left_alone(1)
+
+
+def swapped_groups() -> None:
+    first, second = (dist.new_group(timeout=timedelta(seconds=LIMIT)) for _ in range(2))
+    order = [first, second] if dist.get_rank() == 0 else [second, first]
+    failure(lambda: dist.all_reduce(torch.ones(4), group=order[0]))
+
+
+FAULTS = {
+    "wrong_op": (wrong_op, ["different operations at seq 1", "barrier()", "all_reduce(float32[4] SUM)"]),
+    "wrong_size": (wrong_size, ["different sizes at seq 1", "float32[70000]"]),
+    "wrong_dtype": (wrong_dtype, ["different dtypes at seq 1", "int64[4]"]),
+    "wrong_root": (wrong_root, ["different roots at seq 1", "root 1"]),
+    "missing": (missing, ["Rank 1 never arrived: it was last seen when it ended seq 1", "timed out"]),
+    "swapped_groups": (swapped_groups, ["wait for each other in a circle"]),
+}  # fmt: skip
+
+
+def run(name: str, folder: Path) -> None:
+    FAULTS[name][0]()
+    gather_dumps(folder)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_a_run_is_named(name: str, tmp_path: Path) -> None:
+    run_ranks(run, 2, name, tmp_path, group_timeout=LIMIT, env=WITH_SITES)
+    told = diagnose(records.load(tmp_path))
+    for part in FAULTS[name][1]:
+        assert part in told, told
+    assert f"(called from {__file__}:" in told
+
+
+def dies() -> None:
+    dist.all_reduce(torch.ones(4))
+    if dist.get_rank() == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    failure(lambda: dist.all_reduce(torch.ones(4)))
+
+
+def test_a_dead_rank_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RankError, match="SIGKILL"):
+        run_ranks(dies, 3, env={**WITH_SITES, "TORCH_UCC_TRACE_DUMP": str(tmp_path)})
+    capsys.readouterr()
+    assert main(["diagnose", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "Rank 2 left no dump: it died" in told and "was told: " in told and told.count("\n") == 1
+
+
+def run_healthy(folder: Path) -> None:
+    healthy()
+    group = dist.new_group([0, 2])
+    if dist.get_rank() != 1:
+        dist.all_reduce(torch.ones(3), group=group)
+    gather_dumps(folder)
+
+
+def test_a_healthy_run_is_met_with_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_ranks(run_healthy, 3, tmp_path)
+    assert diagnose(records.load(tmp_path)) == ""
+    capsys.readouterr()
+    assert main(["diagnose", str(tmp_path)]) == 0
+    assert "Nothing is wrong" in capsys.readouterr().out
+
+
+def test_a_folder_without_dumps_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(tmp_path)]) == 2
+    assert "holds no dumps" in capsys.readouterr().err
+    (tmp_path / "rank0.json").write_text("{}")
+    assert main(["diagnose", str(tmp_path)]) == 2
+    assert "rank0.json cannot be read: not a dump" in capsys.readouterr().err
