@@ -141,9 +141,9 @@ def _circle(job: Job, names: Sequence[str]) -> Iterator[str]:
                 if back == rank and its_group != group:
                     yield (
                         f"Ranks wait for each other in a circle: rank {rank} is in "
-                        f"{_call(job, rank, record)} of group {group!r} and waits for "
-                        f"rank {other}, which is in {_call(job, other, its)} of group {its_group!r} and waits for rank {rank}. "
-                        f"They use the two groups in different order."
+                        f"{_call(job, rank, record)} of group {group!r} and waits for rank {other}, "
+                        f"which is in {_call(job, other, its)} of group {its_group!r} "
+                        f"and waits for rank {rank}. They use the two groups in different order."
                     )
                     return
 

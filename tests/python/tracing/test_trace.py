@@ -59,7 +59,7 @@ def test_all_of_a_program_is_traced_by_a_setting_and_what_is_lost_is_counted(tmp
 
 def test_what_ddp_calls() -> None:
     output = run_script(EXAMPLE, 2)
-    phases = dict(part.split("\n", 1) for part in output.split("\n\n") if "\n" in part)
+    phases = dict(part.split("\n", 1) for part in output.strip().split("\n\n") if "\n" in part)
     construction = phases["construction: DistributedDataParallel(network)"]
     assert "C++       1 x broadcast of float32" in construction
     assert "DDP: broadcast parameters and buffers" in construction
