@@ -132,6 +132,9 @@ std::shared_ptr<Op> UccBackend::make_op(const Call& call, Prepared prepared, tra
 }
 
 trace::Recording UccBackend::begin(Call& call, const Prepared& prepared) {
+  if (context_->settings().nan_check) {
+    check_for_nans(call, prepared);
+  }
   call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
   const Clock::time_point now = Clock::now();
   context_->engine().bell().set_activity(
@@ -155,8 +158,21 @@ trace::Recording UccBackend::begin(Call& call, const Prepared& prepared) {
   event.tag = static_cast<std::uint32_t>(call.tag);
   event.is_message = call.is_message();
   event.route = route_of(prepared.path);
+  const std::vector<std::int64_t>& ranks = spec_.global_ranks;
+  tell_profiler(call, prepared, ranks.front(), ranks.size() > 1 ? ranks[1] - ranks[0] : 1);
   home_->counters[operation::index_of(*call.op)].called(event.bytes);
   return trace::recorder().begin(event);
+}
+
+void UccBackend::tell_hook_of(Op& op, const UccWork::Parts& parts) {
+  if (hook_ == nullptr) {
+    return;
+  }
+  hook_->expect();
+  op.completion().on_done([hook = hook_, home = home_, type = parts.type, seq = parts.seq, start = Clock::now()] {
+    const Clock::time_point end = Clock::now();
+    home->delivery.run([hook, info = std::make_shared<c10d::WorkInfo>(type, seq, start, end, end - start)] { hook->run(info); });
+  });
 }
 
 UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, milliseconds timeout, bool async_op) {
@@ -172,6 +188,7 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
     } else {
       const bool own = timeout.count() > 0;
       op->set_deadline(Deadline::after(own ? timeout : milliseconds(timeout_ms_.load(std::memory_order_relaxed))));
+      tell_hook_of(*op, parts);
       context_->engine().post(op, async_op ? Follow::leaves : Follow::waits);
       parts.op = std::move(op);
     }
@@ -512,6 +529,22 @@ c10d::ErrorType UccBackend::getError() {
       return c10d::ErrorType::REMOTE_ERROR;
     default:
       return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void UccBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  if (hook_ != nullptr) {
+    throw_for_user(Status(StatusCode::invalid, "group '" + info_->name + "' has a completion hook already"));
+  }
+  onCompletionHook_ = std::move(hook);
+  hook_ = std::make_shared<CompletionHook>(onCompletionHook_);
+}
+
+void UccBackend::waitForPendingWorks() {
+  const Deadline deadline = Deadline::after(milliseconds(timeout_ms_.load()));
+  const bool drained = context_->engine().drain(membership_.team->scope(), deadline) || failure() != nullptr;
+  if (!drained || (hook_ != nullptr && !hook_->wait(deadline))) {
+    throw_for_user(Status(StatusCode::timeout, "operations of group '" + info_->name + "' had not ended at its timeout"));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "backend/comm_context.h"
+#include "backend/observe.h"
 #include "backend/options.h"
 #include "base/settings.h"
 #include "base/thread_annotations.h"
@@ -84,6 +86,13 @@ class UccBackend final : public c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return seq_.load(); }
   c10d::ErrorType getError() override;
 
+  // Every operation is timed: see UccWork::getDuration().
+  void enableCollectivesTiming() override {}
+  // Once, before the first operation. The hook runs where callbacks of futures do, after each operation, however it ended.
+  void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  // Blocks until every operation has ended and the hook has run for it, at most for the timeout of the group, then throws.
+  void waitForPendingWorks() override;
+
   // Both end the group for good, and a second call does nothing. shutdown() lets what is in flight finish and closes with the
   // other ranks, abort() gives it up. Bounded by Settings::close_timeout and two seconds.
   void shutdown() override;
@@ -114,6 +123,7 @@ class UccBackend final : public c10d::Backend {
   trace::Recording begin(Call& call, const Prepared& prepared);
   // Null if nothing has to be sent.
   std::shared_ptr<Op> make_op(const Call& call, Prepared prepared, trace::Recording recording);
+  void tell_hook_of(Op& op, const UccWork::Parts& parts);
   WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, std::chrono::milliseconds timeout, bool async_op);
   Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);
@@ -126,6 +136,7 @@ class UccBackend final : public c10d::Backend {
   const std::shared_ptr<CommContext> context_;
   const Membership membership_;
   const std::shared_ptr<WorkHome> home_;
+  std::shared_ptr<CompletionHook> hook_;  // null: none
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<std::uint64_t> message_seq_{0};

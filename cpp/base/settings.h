@@ -27,6 +27,9 @@ struct Settings {
   // Compare every collective call between the ranks before it starts: see ops/cross_check.h.
   bool cross_check = false;
 
+  // Refuse a call whose data has a NaN: see backend/observe.h.
+  bool nan_check = false;
+
   // Keep TCP connections between hosts over which the end of a rank is told: see liveness/.
   bool life_lines = true;
 

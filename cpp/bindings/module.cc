@@ -86,6 +86,7 @@ void bind_settings(py::module_& module) {
       .def_readwrite("segment_bytes", &Settings::segment_bytes)
       .def_readwrite("segment_window", &Settings::segment_window)
       .def_readwrite("cross_check", &Settings::cross_check)
+      .def_readwrite("nan_check", &Settings::nan_check)
       .def_readwrite("life_lines", &Settings::life_lines)
       .def_readwrite("close_timeout", &Settings::close_timeout)
       .def_readwrite("agreed", &Settings::agreed)
@@ -145,6 +146,9 @@ void bind_probe(py::module_& module) {
 }
 
 void bind_trace(py::module_& module) {
+  c10d::control_plane::registerHandler("torch_ucc_dump", [](const auto&, auto& response) {
+    response.setContent(trace::to_json(trace::recorder(), "debug server"), "application/json");
+  });
   module.def(
       "flight_recorder",
       [](const std::string& reason, std::uint64_t since) { return trace::to_json(trace::recorder(), reason, since); },

@@ -41,6 +41,10 @@ void Recording::ended(StatusCode result) const {
   }
 }
 
+std::optional<Event> Recording::event() const {
+  return recorder_ == nullptr ? std::nullopt : FlightRecorder::read(recorder_->slot(id_), id_);
+}
+
 FlightRecorder::FlightRecorder(std::size_t capacity) : capacity_(capacity), slots_(std::make_unique<Slot[]>(capacity)) {}
 
 // Takes the slot to write what `id` has in it. False if the slot has gone to a later operation.

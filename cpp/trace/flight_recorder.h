@@ -27,6 +27,8 @@ class Recording {
   Recording() = default;
   void posted() const;
   void ended(StatusCode result) const;
+  // Nothing if it is not, or no longer, recorded.
+  std::optional<Event> event() const;
 
  private:
   friend class FlightRecorder;

@@ -1,5 +1,6 @@
 #include "work/work.h"
 
+#include <optional>
 #include <utility>
 
 #include "trace/dumper.h"
@@ -50,6 +51,20 @@ void UccWork::synchronize() {}
 int UccWork::sourceRank() const {
   const Op* const receive = part_ ? part_.get() : op_.get();
   return receive == nullptr || !ended() ? -1 : receive->source();
+}
+
+float UccWork::getDuration() const {
+  if (op_ == nullptr) {
+    return 0;
+  }
+  const Op& op = part_ ? *part_ : *op_;
+  const std::optional<trace::Event> event = op.recording().event();
+  if (!event || event->ended_ns == 0) {
+    throw_for_user(Status(StatusCode::invalid, "the duration of " + op.describe() +
+                                                   (event ? " is not known before its end" : " is not recorded, or no longer")));
+  }
+  const std::int64_t from = event->posted_ns == 0 ? event->issued_ns : event->posted_ns;
+  return static_cast<float>(event->ended_ns - from) / 1e6F;
 }
 
 bool UccWork::wait(std::chrono::milliseconds timeout) {

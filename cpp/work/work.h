@@ -59,6 +59,10 @@ class UccWork final : public c10d::Work {
 
   std::uint64_t getSequencenumber() const override { return seq_; }
 
+  // Milliseconds from when it was given to the transport to its end. Throws before that, and when the flight recorder no longer
+  // has it.
+  float getDuration() const override;
+
  private:
   bool ended() const { return op_ == nullptr || op_->completion().done(); }
 

@@ -104,6 +104,9 @@ class Config:
     cross_check: bool = _setting(
         False, _switch, "Compare every collective call between the ranks before it starts.", agreed=True
     )
+    nan_check: bool = _setting(
+        False, _switch, "Refuse calls whose data has a NaN, at the cost of a look at it."
+    )
     life_lines: bool = _setting(
         True,
         _switch,

@@ -25,11 +25,12 @@ def main(arguments: list[str]) -> int:
         fr_trace.save(dumps, options.folder)
         return 0
     entries = timeline.merge(dumps)
-    print(text.report(entries))
+    lost = sum(dump.lost for dump in dumps)
+    print(text.report(entries, lost))
     if options.chrome:
         options.chrome.write_text(json.dumps(chrome.convert(entries)))
     if options.html:
-        options.html.write_text(page.render(entries))
+        options.html.write_text(page.render(entries, lost))
     return 0
 
 

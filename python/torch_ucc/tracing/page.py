@@ -11,7 +11,7 @@ from torch_ucc.tracing import text
 from torch_ucc.tracing.timeline import Entry
 
 
-def render(entries: Sequence[Entry]) -> str:
+def render(entries: Sequence[Entry], lost: int = 0) -> str:
     ops = sorted({entry.record.op for entry in entries})
     rows = [
         [
@@ -29,4 +29,4 @@ def render(entries: Sequence[Entry]) -> str:
     # "</" would end the script element.
     data = json.dumps({"ops": ops, "rows": rows}).replace("</", "<\\/")
     page = Path(__file__).with_name("page.html").read_text()
-    return page.replace("@REPORT@", html.escape(text.report(entries))).replace("@DATA@", data)
+    return page.replace("@REPORT@", html.escape(text.report(entries, lost))).replace("@DATA@", data)

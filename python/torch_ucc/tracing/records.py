@@ -86,6 +86,8 @@ class Dump:
     groups: dict[int, Group]
     sites: dict[int, str]
     records: list[Record]
+    lost: int = 0
+    """Operations of a trace that the ring did not hold long enough."""
 
     def of_group(self, name: str) -> Iterator[Record]:
         numbers = {group.number for group in self.groups.values() if group.name == name}

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from torch_ucc.tracing.timeline import Entry, Lateness, Use, lateness, uses
 
 
-def report(entries: Sequence[Entry]) -> str:
-    """Who called what, and who kept whom waiting."""
+def report(entries: Sequence[Entry], lost: int = 0) -> str:
+    """Who called what, and who kept whom waiting. `lost`: operations that the traces miss."""
     ranks = {entry.rank for entry in entries}
     if not entries:
         return "nothing was recorded"
     span = max(entry.end_ns for entry in entries) - entries[0].start_ns
     groups = len({entry.group for entry in entries})
     head = f"{len(entries)} operations of {len(ranks)} ranks in {groups} group(s), over {duration(span)}"
+    if lost:
+        head += f"; {lost} more were lost, because they came faster than they could be read"
     return "\n\n".join(
         [head, _table(_USES, [_use(each) for each in uses(entries)]), *_late(lateness(entries))]
     )

@@ -73,6 +73,17 @@ TEST(FlightRecorder, ARecordingOfNoneDoesNothing) {
   const Recording none;
   none.posted();
   none.ended(StatusCode::ok);
+  EXPECT_FALSE(none.event());
+}
+
+TEST(FlightRecorder, ARecordingKnowsItsEventAsLongAsItIsThere) {
+  FlightRecorder recorder(2);
+  const Recording recording = recorder.begin(call_of(5));
+  ASSERT_TRUE(recording.event());
+  EXPECT_EQ(recording.event()->seq, 5U);
+  recorder.begin(call_of(6));
+  recorder.begin(call_of(7));
+  EXPECT_FALSE(recording.event());
 }
 
 TEST(FlightRecorder, WhatIsReadWhileOthersWriteIsWhole) {

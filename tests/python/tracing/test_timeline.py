@@ -80,6 +80,7 @@ def test_the_text_says_so() -> None:
     assert any(
         line.split()[:4] == ["rank", "2", "1", "of"] and "2.00 ms" in line for line in told.splitlines()
     )
+    assert "lost" not in told and "7 more were lost" in text.report(timeline.merge(late_job()), lost=7)
     assert text.report([]) == "nothing was recorded"
 
 

@@ -1,0 +1,41 @@
+// What PyTorch's own tools are told of a call, and what may be asked of its data.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "base/deadline.h"
+#include "compat/torch_compat.h"
+#include "ops/call.h"
+#include "ops/prepared.h"
+
+namespace torch_ucc {
+
+// An event "record_param_comms" with op, sizes and group, if somebody profiles. `first` and `stride` are those of the group's
+// global ranks.
+void tell_profiler(const Call& call, const Prepared& prepared, std::int64_t first, std::int64_t stride);
+
+// Refuses a call whose data has a NaN, before anything of it is sent. Only what this rank contributes is looked at.
+void check_for_nans(const Call& call, const Prepared& prepared);
+
+// The user's hook for operations that ended, and how many it has still to be told of. Any thread.
+class CompletionHook {
+ public:
+  using Function = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
+  explicit CompletionHook(Function function) : function_(std::move(function)) {}
+
+  void expect();  // one more
+  void run(const std::shared_ptr<c10d::WorkInfo>& info);
+  // Sleeps until it was told of all; false if the deadline passed first.
+  bool wait(Deadline deadline);
+
+ private:
+  const Function function_;
+  std::mutex mutex_;  // for the condition variable
+  std::condition_variable told_;
+  int pending_ = 0;
+};
+
+}  // namespace torch_ucc
