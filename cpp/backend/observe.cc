@@ -1,6 +1,7 @@
 #include "backend/observe.h"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 #include <tuple>
 
@@ -51,7 +52,11 @@ void CompletionHook::expect() {
 }
 
 void CompletionHook::run(const std::shared_ptr<c10d::WorkInfo>& info) {
-  function_(info);
+  try {
+    function_(info);
+  } catch (const std::exception& error) {
+    TORCH_WARN("the completion hook of a ucc group threw: ", error.what());
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   --pending_;
   told_.notify_all();

@@ -10,7 +10,7 @@ namespace torch_ucc::trace {
 namespace {
 
 constexpr std::size_t kClosedGroups = 64;
-constexpr std::size_t kSites = 65536;
+constexpr std::size_t kSites = 4096;
 
 constexpr std::uint64_t kHappened = 1ULL << 63U;
 constexpr unsigned kResultBits = 4;  // below the time, which needs no more than the rest for centuries

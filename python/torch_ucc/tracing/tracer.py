@@ -7,9 +7,9 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from torch_ucc import _extension
+from torch_ucc import _extension, config
 from torch_ucc.tracing.records import path_for
 
 PERIOD = 0.01
@@ -21,7 +21,7 @@ def trace(path: Path | str) -> Iterator[None]:
     """Record all operations of this rank, with who called each, and write them at the end.
 
     Each rank writes a file of its own: `run.rank0.json` for `run.json`, `run/rank0.json` for `run`, which
-    `torch-ucc trace show` reads together. One trace is on at a time.
+    `torch-ucc trace show` reads together.
     """
     tracer = Tracer(Path(path))
     tracer.start()
@@ -34,6 +34,9 @@ def trace(path: Path | str) -> Iterator[None]:
 class Tracer:
     """Takes new records out of the recorder in a thread, until stop() writes them."""
 
+    _on: ClassVar[set[Tracer]] = set()
+    """Several may be at once: who called is recorded as long as one is."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._core = _extension.core()
@@ -45,6 +48,7 @@ class Tracer:
     def start(self) -> None:
         self._since = json.loads(self._core.flight_recorder(since=1 << 63))["last_id"] + 1
         self._first = self._since
+        self._on.add(self)
         self._core.record_sites(True)
         self._thread.start()
 
@@ -54,7 +58,8 @@ class Tracer:
             return
         self._stopping.set()
         self._thread.join()
-        self._core.record_sites(False)
+        self._on.discard(self)
+        self._core.record_sites(bool(self._on) or config.in_force().trace_sites)
         data = self._take()
         data["records"] = [self._records[number] for number in sorted(self._records)]
         data["lost"] = data["last_id"] - self._first + 1 - len(self._records)
