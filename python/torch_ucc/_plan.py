@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from torch_ucc.topology.user import settings_here
+from torch_ucc.topology.user import LOOPBACK, settings_here
 
 if TYPE_CHECKING:
     from torch_ucc.topology.job import Job
@@ -46,7 +46,7 @@ def choose(
     to a peer.
 
     Blocks until all called it, since ranks tell each other about their hosts; but not those of one host:
-    there all that is told to the libraries is how many they are.
+    there all that is told to the libraries is how many they are, and to leave the network alone.
     """
     size = len(global_ranks)
     if not all_here(size):
@@ -56,7 +56,8 @@ def choose(
         return agreed.plan.ucx_settings(rank), agreed.plan.ucc_settings(rank)
     _agreed.pop(tuple(global_ranks), None)
     if not settings_here():
-        return [], [("ESTIMATED_NUM_PPN", str(size))]
+        devices = ("NET_DEVICES", LOOPBACK)
+        return [devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
     from torch_ucc.topology.here import this_host
     from torch_ucc.topology.job import uniform
     from torch_ucc.topology.plan import make_plan

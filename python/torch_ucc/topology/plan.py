@@ -17,7 +17,7 @@ from torch_ucc.topology.transports import (
     of_network,
     why_no_cma,
 )
-from torch_ucc.topology.user import CLS, NET_DEVICES, PPN, TLS, chosen
+from torch_ucc.topology.user import CLS, LOOPBACK, NET_DEVICES, PPN, TLS, chosen
 
 SAME_HOST, OTHER_HOST = "same host", "other host"
 PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
@@ -69,7 +69,8 @@ def make_plan(job: Job) -> Plan:
     per_rank = _devices(job, layer)
     choices = [
         *([_same_host(job)] if job.most_per_host() > 1 else []),
-        *([_other_hosts(job, layer), _network_devices(job, per_rank)] if several else []),
+        *([_other_hosts(job, layer)] if several else []),
+        _network_devices(job, per_rank),
         _collectives(job),
         _counts(job),
         _waiting(job),
@@ -85,14 +86,16 @@ def _user(job: Job, names: Sequence[str]) -> str:
 
 
 def _devices(job: Job, layer: str) -> list[Devices]:
-    if len(job.hosts) == 1:
-        return [Devices((), "there is no other host") for _ in job.ranks]
     if _user(job, NET_DEVICES):
         return [
             Devices(
                 tuple(found[1].split(",")) if found else (), "set by the user" if found else "not set here"
             )
             for found in (chosen(rank.settings, NET_DEVICES) for rank in job.ranks)
+        ]
+    if len(job.hosts) == 1:
+        return [
+            Devices((LOOPBACK,), "no other host takes part, and UCX need listen to none") for _ in job.ranks
         ]
     if layer:
         return devices.rdma(job, layer)

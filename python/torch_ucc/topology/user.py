@@ -11,6 +11,9 @@ PPN = ("UCC_ESTIMATED_NUM_PPN",)
 CLS = ("UCC_CLS",)
 """Variables for one thing: of those that are set, the first decides."""
 
+LOOPBACK = "lo"
+"""The network device of ranks that are all on one host."""
+
 SETTINGS = (*TLS, *NET_DEVICES, *PPN, *CLS)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from torch_ucc import _plan
 
+LOOPBACK = ("NET_DEVICES", "lo")
 MINUTE = timedelta(minutes=1)
 
 
@@ -76,14 +77,17 @@ def test_nor_need_they_what_makes_plans() -> None:
 def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     on_one_host(monkeypatch, 2)
     monkeypatch.setenv("UCC_ESTIMATED_NUM_PPN", "7")
-    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == ([], [])
+    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == ([LOOPBACK], [LOOPBACK])
     monkeypatch.setenv("UCX_TLS", "rc")
     with pytest.raises(ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0"):
         _plan.choose(core, None, 0, [0, 1], MINUTE)
 
 
 def test_others_ask_and_agree(core: Core) -> None:
-    assert _plan.choose(core, None, 0, [4, 7], MINUTE) == ([], [("ESTIMATED_NUM_PPN", "2")])
+    assert _plan.choose(core, None, 0, [4, 7], MINUTE) == (
+        [LOOPBACK],
+        [("ESTIMATED_NUM_PPN", "2"), LOOPBACK],
+    )
     agreed = _plan.of([7])
     assert core.asked == 1 and agreed and agreed.host_of(7) == 0
     assert _plan.of([7, 4]) is agreed and _plan.of([0]) is None

@@ -159,10 +159,10 @@ class StandIn:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     core = StandIn()
     monkeypatch.setattr(_extension, "core", lambda: core)
-    for read_once in (_register._close_at_exit, config.in_force):
+    for read_once in (_register._prepare_process, config.in_force):
         read_once.cache_clear()
     yield core
-    for read_once in (_register._close_at_exit, config.in_force):
+    for read_once in (_register._prepare_process, config.in_force):
         read_once.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -35,7 +35,8 @@ def test_there_is_no_golden_plan_without_a_job() -> None:
 def test_only_what_the_plan_decides_is_told_to_ucx() -> None:
     assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [("NET_DEVICES", "mlx5_3:1")]
     assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [("NET_DEVICES", "ens1f0")]
-    for left_alone in ("dgx_h100-1x8", "small_vm-2x1", "dgx_h100-2x8-storage", "efa_vm-2x8"):
+    assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [("NET_DEVICES", "lo")]
+    for left_alone in ("small_vm-2x1", "dgx_h100-2x8-storage", "efa_vm-2x8"):
         assert make_plan(job(left_alone)).ucx_settings(0) == [], left_alone
 
 
