@@ -243,7 +243,7 @@ def test_the_plan_is_made_once_and_told(stand_in: StandIn, monkeypatch: pytest.M
     init_alone("ucc")
     dist.new_group([0])
     first, second = (told["settings"] for told in stand_in.calls)
-    assert first.ucc == [("ESTIMATED_NUM_PPN", "1")] and first.ucx == []
+    assert first.ucc == [("ESTIMATED_NUM_PPN", "1"), *first.ucx] and first.ucx == [("NET_DEVICES", "lo")]
     assert not hasattr(second, "ucc"), "it shares the context"
 
 
