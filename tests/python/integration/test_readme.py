@@ -32,8 +32,15 @@ def test_the_example_is_that_program() -> None:
     assert code == blocks("python")[0]
 
 
-def test_every_setting_is_in_the_table() -> None:
-    from torch_ucc import config
+def test_links_lead_to_files() -> None:
+    for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
-    for name in config.names():
-        assert f"`{config.PREFIX}{name.upper()}`" in README
+
+def test_every_command_is_told() -> None:
+    from torch_ucc.cli import COMMANDS
+
+    told = README[README.index("## Settings and commands") : README.index("## UCC and UCX")]
+    for name in COMMANDS:
+        assert f"`{name}" in told
