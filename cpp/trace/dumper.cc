@@ -100,7 +100,7 @@ void Dumper::write(const char* reason) {
 }
 
 void start_dumper(const std::filesystem::path& directory) {
-  static Dumper* const instance = new Dumper(recorder(), directory);
+  static auto* const instance = new Dumper(recorder(), directory);
   dumper.store(instance);
 }
 
