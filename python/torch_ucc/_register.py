@@ -106,9 +106,10 @@ def _settings() -> Any:
 @functools.cache
 def _prepare_process() -> None:
     """Before the first group."""
-    from torch_ucc import _extension, config
+    from torch_ucc import _extension, _leftovers, config
     from torch_ucc.tracing import recorder
 
+    _leftovers.remove()
     # For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all.
     limit = min(config.in_force().close_timeout, CLOSE_AT_EXIT)
     atexit.register(_extension.core().close_all, limit)
