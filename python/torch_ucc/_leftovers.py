@@ -1,9 +1,9 @@
 """Removes what a killed process left in /dev/shm.
 
-UCX makes a named segment, maps it and takes the name away, all within a moment; a process that is killed just
-then leaves it for ever. Whoever starts next takes it away, if it is provably nobody's: of this user, older by far
-than that, and mapped in no process that could have it. Where not all processes can be seen, in a pid
-namespace of its own, it stays.
+UCX makes a named segment, maps it and takes the name away, all within a moment. A process that is killed
+just then leaves it for ever. Whoever starts next takes it away, if it is provably nobody's: of this
+user, far older than that, and mapped in no process that could have it. Where not all processes can be
+seen, in a pid namespace of its own, it stays.
 """
 
 from __future__ import annotations
