@@ -14,35 +14,16 @@ import json
 import os
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 MIN_BATCHES, MAX_BATCHES = 5, 500
 
 Call = Callable[[], object]
-
-
-class Library(Protocol):
-    """The library under test, seen by one rank. Only the calls that `prepare` returns are timed."""
-
-    rank: int
-    world: int
-
-    def prepare(self, op: str, nbytes: int) -> Call:
-        """A call of `op` with parts of `nbytes` of float32, run once and its result checked.
-
-        Its buffers hold zeros afterwards, so that repeated sums stay finite and every page is mapped.
-        """
-
-    def barrier(self) -> object: ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, on every rank, by a way of its own that is never timed."""
-
-    def close(self) -> None: ...
 
 
 # A call, the buffers that it reads and writes, and what the last number of the last one must be on this rank.
@@ -53,7 +34,69 @@ ASYNC_CALLS = 16
 PER_CALL = {"ping_pong": 2, "any_source": 2, "all_reduce_async": ASYNC_CALLS}
 
 
-class TorchLibrary:
+class Library(ABC):
+    """The library under test, seen by one rank. Only the calls that `prepare` returns are timed.
+
+    A method `_op(count)` for each op, whose parts have so many float32.
+    """
+
+    rank: int
+    world: int
+    real = True  # else nothing is moved
+
+    def prepare(self, op: str, nbytes: int) -> Call:
+        """A call of `op` with parts of `nbytes`, run once and its result checked.
+
+        Its buffers hold zeros afterwards, so that repeated sums stay finite and every page is mapped.
+        """
+        prepared: Prepared = getattr(self, f"_{op}")(nbytes // 4)
+        call, buffers, expected = prepared
+        call()
+        if self.real and expected is not None:
+            check(float(buffers[-1][-1]), expected, op)
+        for buffer in buffers:
+            buffer[:] = 0
+        return call
+
+    def _barrier(self, _: int) -> Prepared:
+        return self.barrier, [], None
+
+    def _ping_pong(self, count: int, *, known: bool = True) -> Prepared:
+        """There and back between ranks 0 and 1."""
+        data, result = self._own(count), self._empty(count)
+        if self.rank > 1:
+            return _nothing, [], None
+        steps = [self._send(data, 1 - self.rank), self._receive(result, 1 - self.rank if known else None)]
+        return partial(_in_turn, *steps[:: 1 if self.rank == 0 else -1]), [data, result], 2.0 - self.rank
+
+    def _any_source(self, count: int) -> Prepared:
+        return self._ping_pong(count, known=False)
+
+    @abstractmethod
+    def _own(self, count: int) -> Any:
+        """So many numbers, each this rank's plus one."""
+
+    @abstractmethod
+    def _empty(self, count: int) -> Any: ...
+
+    @abstractmethod
+    def _send(self, data: Any, peer: int) -> Call: ...
+
+    @abstractmethod
+    def _receive(self, result: Any, peer: int | None) -> Call: ...
+
+    @abstractmethod
+    def barrier(self) -> object: ...
+
+    @abstractmethod
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, on every rank, by a way of its own that is never timed."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class TorchLibrary(Library):
     """torch.distributed over one backend; rank and store come from the environment as under torchrun."""
 
     def __init__(self, backend: str, *, init: bool = True) -> None:
@@ -75,24 +118,14 @@ class TorchLibrary:
             store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
         self.dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.world)
 
-    def prepare(self, op: str, nbytes: int) -> Call:
-        prepared: Prepared = getattr(self, f"_{op}")(nbytes // 4)
-        call, buffers, expected = prepared
-        call()
-        if self.real and expected is not None:
-            check(buffers[-1][-1].item(), expected, op)
-        for buffer in buffers:
-            buffer.zero_()
-        return call
-
     def _own(self, count: int) -> Any:
         return self.torch.full((count,), float(self.rank + 1))
 
-    def _parts(self, count: int, own: bool) -> list[Any]:
-        return [self._own(count) if own else self.torch.zeros(count) for _ in range(self.world)]
+    def _empty(self, count: int) -> Any:
+        return self.torch.zeros(count)
 
-    def _barrier(self, _: int) -> Prepared:
-        return self.barrier, [], None
+    def _parts(self, count: int, own: bool) -> list[Any]:
+        return [self._own(count) if own else self._empty(count) for _ in range(self.world)]
 
     def _all_reduce(self, count: int) -> Prepared:
         data = self._own(count)
@@ -116,7 +149,7 @@ class TorchLibrary:
         return partial(self.dist.reduce, data, 0), [data], self.sum if self.rank == 0 else None
 
     def _all_gather_into_tensor(self, count: int) -> Prepared:
-        data, result = self._own(count), self.torch.zeros(count * self.world)
+        data, result = self._own(count), self._empty(count * self.world)
         return partial(self.dist.all_gather_into_tensor, result, data), [data, result], float(self.world)
 
     def _all_gather(self, count: int) -> Prepared:
@@ -124,15 +157,15 @@ class TorchLibrary:
         return partial(self.dist.all_gather, results, data), [data, *results], float(self.world)
 
     def _reduce_scatter_tensor(self, count: int) -> Prepared:
-        data, result = self._own(count * self.world), self.torch.zeros(count)
+        data, result = self._own(count * self.world), self._empty(count)
         return partial(self.dist.reduce_scatter_tensor, result, data), [data, result], self.sum
 
     def _reduce_scatter(self, count: int) -> Prepared:
-        parts, result = self._parts(count, own=True), self.torch.zeros(count)
+        parts, result = self._parts(count, own=True), self._empty(count)
         return partial(self.dist.reduce_scatter, result, parts), [*parts, result], self.sum
 
     def _all_to_all_single(self, count: int) -> Prepared:
-        data, result = self._own(count * self.world), self.torch.zeros(count * self.world)
+        data, result = self._own(count * self.world), self._empty(count * self.world)
         return partial(self.dist.all_to_all_single, result, data), [data, result], float(self.world)
 
     def _all_to_all(self, count: int) -> Prepared:
@@ -146,26 +179,17 @@ class TorchLibrary:
 
     def _scatter(self, count: int) -> Prepared:
         parts = self._parts(count, own=True) if self.rank == 0 else None
-        result = self.torch.zeros(count)
+        result = self._empty(count)
         return partial(self.dist.scatter, result, parts), [*(parts or []), result], 1.0
 
-    def _messages(self, count: int, source: int | None) -> Prepared:
-        """There and back between ranks 0 and 1."""
-        data, result = self._own(count), self.torch.zeros(count)
-        if self.rank > 1:
-            return _nothing, [], None
-        to, come_from = 1 - self.rank, None if source is None else 1 - self.rank
-        steps: list[Call] = [partial(self.dist.send, data, to), partial(self.dist.recv, result, come_from)]
-        return partial(_in_turn, *steps[:: 1 if self.rank == 0 else -1]), [data, result], 2.0 - self.rank
+    def _send(self, data: Any, peer: int) -> Call:
+        return partial(self.dist.send, data, peer)
 
-    def _ping_pong(self, count: int) -> Prepared:
-        return self._messages(count, 0)
-
-    def _any_source(self, count: int) -> Prepared:
-        return self._messages(count, None)
+    def _receive(self, result: Any, peer: int | None) -> Call:
+        return partial(self.dist.recv, result, peer)
 
     def _both_ways(self, count: int) -> Prepared:
-        data, result = self._own(count), self.torch.zeros(count)
+        data, result = self._own(count), self._empty(count)
         if self.rank > 1:
             return _nothing, [], None
         pairs = [self.dist.P2POp(self.dist.isend, data, 1 - self.rank)]
@@ -189,7 +213,7 @@ class TorchLibrary:
         self.dist.destroy_process_group()
 
 
-class MpiLibrary:
+class MpiLibrary(Library):
     """Whatever MPI this environment's mpi4py loads."""
 
     def __init__(self) -> None:
@@ -199,24 +223,11 @@ class MpiLibrary:
         self.rank, self.world = self.comm.rank, self.comm.size
         self.sum = self.world * (self.world + 1) / 2
 
-    def prepare(self, op: str, nbytes: int) -> Call:
-        prepared: Prepared = getattr(self, f"_{op}")(nbytes // 4)
-        call, buffers, expected = prepared
-        call()
-        if expected is not None:
-            check(float(buffers[-1][-1]), expected, op)
-        for buffer in buffers:
-            buffer.fill(0)
-        return call
-
     def _own(self, count: int) -> Any:
         return self.numpy.full(count, self.rank + 1, dtype=self.numpy.float32)
 
     def _empty(self, count: int) -> Any:
         return self.numpy.zeros(count, dtype=self.numpy.float32)
-
-    def _barrier(self, _: int) -> Prepared:
-        return self.barrier, [], None
 
     def _all_reduce(self, count: int) -> Prepared:
         data = self._own(count)
@@ -262,22 +273,11 @@ class MpiLibrary:
         data, result = self._own(count * self.world) if self.rank == 0 else None, self._empty(count)
         return partial(self.comm.Scatter, data, result), [*([] if data is None else [data]), result], 1.0
 
-    def _messages(self, count: int, source: int | None) -> Prepared:
-        data, result = self._own(count), self._empty(count)
-        if self.rank > 1:
-            return _nothing, [], None
-        come_from = self.mpi.ANY_SOURCE if source is None else 1 - self.rank
-        steps: list[Call] = [
-            partial(self.comm.Send, data, 1 - self.rank),
-            partial(self.comm.Recv, result, come_from),
-        ]
-        return partial(_in_turn, *steps[:: 1 if self.rank == 0 else -1]), [data, result], 2.0 - self.rank
+    def _send(self, data: Any, peer: int) -> Call:
+        return partial(self.comm.Send, data, peer)
 
-    def _ping_pong(self, count: int) -> Prepared:
-        return self._messages(count, 0)
-
-    def _any_source(self, count: int) -> Prepared:
-        return self._messages(count, None)
+    def _receive(self, result: Any, peer: int | None) -> Call:
+        return partial(self.comm.Recv, result, self.mpi.ANY_SOURCE if peer is None else peer)
 
     def _both_ways(self, count: int) -> Prepared:
         data, result = self._own(count), self._empty(count)
