@@ -28,6 +28,7 @@ RUN_BY = {
     "all_reduce": "integration/test_readme.py",
     "train_digits_ddp": "integration/test_demo.py",
     "under_mpirun": "launchers/test_mpirun.py",
+    "what_does_ddp_call": "tracing/test_trace.py",
 }
 
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]

@@ -76,8 +76,9 @@ def test_the_wheel_holds_what_it_should(wheel: Path, tmp_path: Path) -> None:
     assert len([name for name in files if name.startswith("_core.") and name.endswith(".so")]) == 1
     assert list(tmp_path.glob("*.dist-info/licenses/LICENSE"))
     metadata = next(tmp_path.glob("*.dist-info/METADATA")).read_text()
-    required = {re.match(r"[\w-]+", need)[0] for need in re.findall(r"^Requires-Dist: (.*)$", metadata, re.M)}  # type: ignore[index]
+    required = set(re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.MULTILINE))
     assert required == {"torch", "libucx-cu12"}
+    assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)) == {"bench"}
 
 
 def test_nothing_in_it_is_looked_for_on_the_machine_that_built_it(wheel: Path, tmp_path: Path) -> None:
