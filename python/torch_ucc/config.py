@@ -66,12 +66,6 @@ def _switch(text: str) -> bool:
     return text.strip() == "1"
 
 
-def _path(text: str) -> str:
-    if not text:
-        raise ValueError("the path of a directory")
-    return text
-
-
 def _setting(
     default: Any, parse: Callable[[str], Any], help: str, *, agreed: bool = False, native: bool = True
 ) -> Any:
@@ -118,13 +112,13 @@ class Config:
     )
 
     trace: str = _setting(
-        "", _path, "A directory where each rank writes a trace of its operations when it ends.", native=False
+        "", str, "A directory where each rank writes a trace of its operations when it ends.", native=False
     )
     trace_sites: bool = _setting(
         False, _switch, "Record who calls each operation, at some microseconds a call.", native=False
     )
     trace_dump: str = _setting(
-        "", _path, "A directory where a rank writes its last operations when one fails.", native=False
+        "", str, "A directory where a rank writes its last operations when one fails.", native=False
     )
     trace_signal: bool = _setting(False, _switch, "Write them at SIGUSR2, too.", native=False)
 
