@@ -36,14 +36,6 @@ std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context, c
   return {owner, &owner->home};
 }
 
-std::int64_t elements_in(const Tensors& tensors) {
-  std::int64_t elements = 0;
-  for (const at::Tensor& tensor : tensors) {
-    elements += tensor.numel();
-  }
-  return elements;
-}
-
 trace::Route route_of(Path path) {
   switch (path) {
     case Path::nothing:

@@ -173,14 +173,16 @@ class CloseBarrier final : public Collective {
 
 bool CommContext::in_forked_child() { return forked.load(std::memory_order_relaxed); }
 
-bool CommContext::has_for(const std::vector<std::int64_t>& global_ranks) {
-  if (in_forked_child()) {
-    return true;
-  }
+std::shared_ptr<CommContext> CommContext::open_for(const std::vector<std::int64_t>& global_ranks) {
   Registry& contexts = registry();
   const MutexLock lock(contexts.mutex);
-  return std::any_of(contexts.open.begin(), contexts.open.end(),
-                     [&](const auto& context) { return context->serves(global_ranks); });
+  const auto it = std::find_if(contexts.open.begin(), contexts.open.end(),
+                               [&](const auto& context) { return context->serves(global_ranks); });
+  return it == contexts.open.end() ? nullptr : *it;
+}
+
+bool CommContext::has_for(const std::vector<std::int64_t>& global_ranks) {
+  return in_forked_child() || open_for(global_ranks) != nullptr;
 }
 
 std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, const Settings& settings) {
@@ -191,24 +193,17 @@ std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, cons
                                        "' cannot be created: this process was forked from one that used ucc, and UCX does "
                                        "not survive that. Start processes with the spawn or forkserver method."));
   }
-  Registry& contexts = registry();
-  {
-    const MutexLock lock(contexts.mutex);
-    for (const auto& context : contexts.open) {
-      if (!context->serves(group.global_ranks)) {
-        continue;
-      }
-      if (context->engine_.failed()) {
-        throw StatusError(Status(StatusCode::closed, "group '" + group.name +
-                                                         "' cannot be created on a context that has failed (" +
-                                                         context->engine_.failure().message() +
-                                                         "). Call destroy_process_group() and initialise again."));
-      }
-      return context;
+  if (std::shared_ptr<CommContext> context = open_for(group.global_ranks)) {
+    if (context->engine_.failed()) {
+      throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' cannot be created on a context that has failed (" +
+                                                       context->engine_.failure().message() +
+                                                       "). Call destroy_process_group() and initialise again."));
     }
+    return context;
   }
   auto context = explaining_scarcity("group '" + group.name + "' cannot be created: ",
                                      [&] { return std::make_shared<CommContext>(group, settings); });
+  Registry& contexts = registry();
   const MutexLock lock(contexts.mutex);
   contexts.open.push_back(context);
   return context;

@@ -100,6 +100,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::string describe(std::uint64_t position) const;
   std::string observe(std::uint16_t group, const std::vector<std::uint64_t>& members) const;
   bool serves(const std::vector<std::int64_t>& global_ranks) const;
+  // The oldest that serves these, or null.
+  static std::shared_ptr<CommContext> open_for(const std::vector<std::int64_t>& global_ranks);
   std::vector<std::uint64_t> positions(const std::vector<std::int64_t>& global_ranks) const;
   const Bell* bell_of(std::uint64_t member) const;
   Bells bells_of(const std::vector<std::uint64_t>& members) const;

@@ -7,24 +7,25 @@
 
 namespace torch_ucc {
 
+std::int64_t elements_in(const Tensors& tensors) {
+  std::int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) {
+    elements += tensor.numel();
+  }
+  return elements;
+}
+
 void tell_profiler(const Call& call, const Prepared& prepared, std::int64_t first, std::int64_t stride) {
   if (!at::hasCallbacks()) {
     return;
   }
-  const auto elements = [](const Tensors& tensors) {
-    std::int64_t sum = 0;
-    for (const at::Tensor& tensor : tensors) {
-      sum += tensor.numel();
-    }
-    return sum;
-  };
   const auto seq = std::make_tuple(static_cast<std::int64_t>(call.seq), call.is_message());
   const auto group = std::make_tuple(call.group->name, std::string("undefined"));
   const Tensors& inputs = prepared.inputs.empty() ? prepared.outputs : prepared.inputs;
   const at::ScalarType dtype =
       prepared.payload.dtype == at::ScalarType::Undefined ? at::ScalarType::Byte : prepared.payload.dtype;
   RECORD_PARAM_COMMS_DATA(seq, group, inputs, prepared.outputs, call.peer >= 0 ? call.peer : call.group->rank, call.op->name,
-                          elements(inputs), elements(prepared.outputs), dtype, std::vector<std::int64_t>(),
+                          elements_in(inputs), elements_in(prepared.outputs), dtype, std::vector<std::int64_t>(),
                           std::vector<std::int64_t>(), first, stride, call.group->size);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,8 @@
 #include "ops/prepared.h"
 
 namespace torch_ucc {
+
+std::int64_t elements_in(const Tensors& tensors);
 
 // An event "record_param_comms" with op, sizes and group, if somebody profiles. `first` and `stride` are those of the group's
 // global ranks.

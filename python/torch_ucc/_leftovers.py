@@ -15,14 +15,14 @@ from pathlib import Path
 
 PREFIX = "ucx_shm_posix_"
 MIN_AGE = 60.0  # seconds, of which UCX needs microseconds
-_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
 
 def remove(shm: Path = Path("/dev/shm"), proc: Path = Path("/proc"), min_age: float = MIN_AGE) -> list[str]:
     """Returns the names of what it removed. Never raises: to leave something is no reason not to start."""
     try:
         left = dict(_candidates(shm, min_age))
-        if not left or str((proc / "self/ns/pid").readlink()) != _INITIAL_PID_NAMESPACE:
+        if not left or str((proc / "self/ns/pid").readlink()) != INITIAL_PID_NAMESPACE:
             return []
         processes = set(proc.glob("[0-9]*")) - {proc / "1"}  # init is no rank, and not everywhere to be seen
         used = {file for process in processes for file in _files_of(process)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from torch_ucc._leftovers import INITIAL_PID_NAMESPACE
 from torch_ucc.topology.devices import reachable
 from torch_ucc.topology.inventory import Inventory
 from torch_ucc.topology.job import uniform
@@ -16,7 +17,6 @@ from torch_ucc.topology.user import settings_here
 BROKEN, COSTLY, NOTE = "broken", "costly", "note"
 """It cannot work; it works, slower or at a risk; it is worth knowing."""
 
-_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _ENOUGH_MEMLOCK = 1 << 30
 _ENOUGH_SHM = 256 << 20
 _ENOUGH_FILES = 1024
@@ -149,7 +149,7 @@ def _limits(patient: Patient) -> Iterator[Finding]:
             f"a process may have only {limits.open_files} files open; connections to many ranks need more",
             f"`ulimit -n {_ENOUGH_FILES * 64}`",
         )
-    if limits.pid_namespace and limits.pid_namespace != _INITIAL_PID_NAMESPACE:
+    if limits.pid_namespace and limits.pid_namespace != INITIAL_PID_NAMESPACE:
         yield Finding(
             "pid-namespace",
             NOTE,

@@ -71,7 +71,7 @@ def test_what_cannot_be_looked_at_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(
-    Path("/proc/self/ns/pid").readlink() != Path(_leftovers._INITIAL_PID_NAMESPACE),
+    Path("/proc/self/ns/pid").readlink() != Path(_leftovers.INITIAL_PID_NAMESPACE),
     reason="in a pid namespace of its own nothing is removed",
 )
 def test_on_this_machine() -> None:
