@@ -169,7 +169,8 @@ class Engine {
   std::atomic<std::size_t> intake_size_{0};
 
   std::atomic<std::size_t> outstanding_{0};
-  std::atomic<int> waiting_{0};  // threads inside wait()
+  std::atomic<int> waiting_{0};         // threads inside wait()
+  std::atomic<std::uint64_t> left_{0};  // operations whose caller went on with something else
 
   std::atomic<Clock::rep> last_death_;  // when a scope last failed because a peer was gone
   std::atomic<std::uint64_t> scope_failures_{0};

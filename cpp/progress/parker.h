@@ -19,6 +19,7 @@ struct ParkPolicy {
   int polls_per_turn = 32;             // between two looks at the clock
   microseconds crowded_yield{1000};    // a yield that took so long gave the core to somebody who computes
   microseconds give_way{50000};        // then nobody spins nor yields for so long
+  microseconds moving{5};              // a single poll that took so long moved data
 };
 
 // A pure state machine over the time given to it: it never sleeps itself.
@@ -51,6 +52,15 @@ class Parker {
     since_ = now;
     pause_ = policy_.pause_min;
     polls_ = 0;
+  }
+
+  // Whether the one poll before a pause, which took so long, moved data: there may be more, and the next pause is a short one.
+  bool moves(Clock::duration poll) {
+    if (poll < policy_.moving) {
+      return false;
+    }
+    pause_ = policy_.pause_min;
+    return true;
   }
 
   // Time to add to the yielding, for data that takes a while even when everybody is there.

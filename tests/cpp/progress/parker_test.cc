@@ -90,6 +90,16 @@ TEST(Parker, PausesGrowFromZeroToo) {
   EXPECT_GT(parker.take_pause(), microseconds(0));
 }
 
+TEST(Parker, APollThatMovedDataMakesTheNextPauseShortAgain) {
+  Parker parker(policy(), kStart);
+  EXPECT_FALSE(parker.moves(policy().moving - microseconds(1)));
+  for (int i = 0; i < 3; ++i) {
+    parker.take_pause();
+  }
+  EXPECT_TRUE(parker.moves(policy().moving));
+  EXPECT_EQ(parker.take_pause(), policy().pause_min);
+}
+
 TEST(Parker, WithoutSpinYieldsFromTheStart) {
   ParkPolicy shared = policy();
   shared.spin = microseconds(0);
