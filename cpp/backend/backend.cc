@@ -487,16 +487,16 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::shrink(const std::vector<std::int6
       rest.push_back(rank);
     }
   }
-  return part(spec_.store, name, rest, opts ? opts->timeout : milliseconds(timeout_ms_.load()));
+  return part(spec_.store, name, rest, opts ? opts->timeout : milliseconds(timeout_ms_.load()), true);
 }
 
 c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> store, const std::string& name,
-                                                   const std::vector<int>& ranks, milliseconds timeout) {
+                                                   const std::vector<int>& ranks, milliseconds timeout, bool apart) {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
   if (mine == ranks.end()) {
     return nullptr;
   }
-  GroupSpec part{std::move(store), name, {}, static_cast<int>(mine - ranks.begin()), timeout};
+  GroupSpec part{std::move(store), name, {}, static_cast<int>(mine - ranks.begin()), timeout, apart};
   for (const int rank : ranks) {
     part.global_ranks.push_back(spec_.global_ranks[static_cast<std::size_t>(rank)]);
   }

@@ -129,7 +129,7 @@ class UccBackend final : public c10d::Backend {
   void close(std::chrono::milliseconds drain);
   // Null where this rank is not among `ranks`, which are ranks of this group.
   c10::intrusive_ptr<c10d::Backend> part(std::shared_ptr<KvStore> store, const std::string& name, const std::vector<int>& ranks,
-                                         std::chrono::milliseconds timeout);
+                                         std::chrono::milliseconds timeout, bool apart = false);
 
   const GroupSpec spec_;
   const std::shared_ptr<const GroupInfo> info_;

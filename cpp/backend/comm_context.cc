@@ -176,9 +176,9 @@ bool CommContext::in_forked_child() { return forked.load(std::memory_order_relax
 std::shared_ptr<CommContext> CommContext::open_for(const std::vector<std::int64_t>& global_ranks) {
   Registry& contexts = registry();
   const MutexLock lock(contexts.mutex);
-  const auto it = std::find_if(contexts.open.begin(), contexts.open.end(),
+  const auto it = std::find_if(contexts.open.rbegin(), contexts.open.rend(),
                                [&](const auto& context) { return context->serves(global_ranks); });
-  return it == contexts.open.end() ? nullptr : *it;
+  return it == contexts.open.rend() ? nullptr : *it;
 }
 
 bool CommContext::has_for(const std::vector<std::int64_t>& global_ranks) {
@@ -193,7 +193,7 @@ std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, cons
                                        "' cannot be created: this process was forked from one that used ucc, and UCX does "
                                        "not survive that. Start processes with the spawn or forkserver method."));
   }
-  if (std::shared_ptr<CommContext> context = open_for(group.global_ranks)) {
+  if (std::shared_ptr<CommContext> context = group.apart ? nullptr : open_for(group.global_ranks)) {
     if (context->engine_.failed()) {
       throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' cannot be created on a context that has failed (" +
                                                        context->engine_.failure().message() +

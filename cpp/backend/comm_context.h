@@ -38,6 +38,7 @@ struct GroupSpec {
   std::vector<std::int64_t> global_ranks;  // by rank of the group
   int rank = 0;
   std::chrono::milliseconds timeout{0};
+  bool apart = false;  // on a context of its own: in that of the others a rank has died, which may have left queues blocked
 };
 
 // What a group has on a context: its UCC team, and its channel for messages.
@@ -48,7 +49,7 @@ struct Membership {
 
 class CommContext : public std::enable_shared_from_this<CommContext> {
  public:
-  // The oldest context that covers the group and whose first group is still open, or a new one over exactly its members: the
+  // The latest context that covers the group and whose first group is still open, or a new one over exactly its members: the
   // first group, normally the world, makes the context, and later groups are teams on it. All members decide alike: they are
   // all members of that first group, and open and close it in the same place of their program. Blocks until all members
   // called it; throws StatusError.
@@ -100,7 +101,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::string describe(std::uint64_t position) const;
   std::string observe(std::uint16_t group, const std::vector<std::uint64_t>& members) const;
   bool serves(const std::vector<std::int64_t>& global_ranks) const;
-  // The oldest that serves these, or null.
+  // The latest that serves these, or null.
   static std::shared_ptr<CommContext> open_for(const std::vector<std::int64_t>& global_ranks);
   std::vector<std::uint64_t> positions(const std::vector<std::int64_t>& global_ranks) const;
   const Bell* bell_of(std::uint64_t member) const;

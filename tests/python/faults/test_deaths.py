@@ -177,6 +177,58 @@ def test_survivors_form_a_smaller_world(tmp_path: Path) -> None:
         assert (tmp_path / f"done {rank}").exists()
 
 
+def copies_until_killed(folder: str, shrinks: bool) -> None:
+    """Rank 1 kills the last one, which sends to rank 0 without a pause: half a message may be left in shared
+    memory, where UCX waits for the rest."""
+    shared = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    rank = int(os.environ["RANK"])
+    wait = timedelta(seconds=60)
+    dist.init_process_group(
+        "ucc", store=dist.PrefixStore("three", shared), rank=rank, world_size=3, timeout=wait
+    )
+    large = torch.ones(1 << 22)
+    if rank == 2:
+        note(folder, os.getpid())
+        while True:
+            dist.send(large, 0)
+    if rank == 0:
+        for _ in range(8):
+            dist.recv(large, 2)
+        note(folder, "received")
+        while (kind := failure(lambda: dist.recv(large, 2))[0]) == "nothing":
+            pass
+        assert kind == "DistBackendError"
+    else:
+        wait_for(Path(folder, "0"))
+        os.kill(json.loads(Path(folder, "2").read_text()), signal.SIGKILL)
+        assert failure(dist.barrier)[0] == "DistBackendError"
+    if shrinks:
+        rest = dist.shrink_group([2])
+    else:
+        dist.destroy_process_group()
+        dist.init_process_group(
+            "ucc", store=dist.PrefixStore("two", shared), rank=rank, world_size=2, timeout=wait
+        )
+        rest = dist.group.WORLD
+    for _ in range(3):
+        mine = torch.full((1 << 16,), rank + 1.0)
+        theirs = torch.empty(1 << 16)
+        works = [dist.isend(mine, 1 - rank, group=rest), dist.irecv(theirs, 1 - rank, group=rest)]
+        dist.all_reduce(mine.clone(), group=rest)
+        for work in works:
+            work.wait()
+        assert theirs.eq(2.0 - rank).all()
+    Path(folder, f"done {rank}").touch()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_survivors_of_one_that_died_while_it_copied(tmp_path: Path, shrinks: bool) -> None:
+    with only_these_die(2):
+        run_ranks(copies_until_killed, 3, str(tmp_path), shrinks, init=False, grace=GRACE)
+    assert (tmp_path / "done 0").exists() and (tmp_path / "done 1").exists()
+
+
 def stopped(folder: str, woken: bool) -> None:
     meet()
     if dist.get_rank() == 1:
