@@ -243,7 +243,7 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
   wait_for_lines(give_up, deadline);
   oob_.set_deadline(deadline);
   oob_.set_give_up(give_up);
-  engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, settings_.ucc); });
+  engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, settings_.ucc, settings_.ucx); });
   control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells), control_scope_);
   const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
   create->set_deadline(deadline);

@@ -1,12 +1,13 @@
 #include "ucc/context.h"
 
+#include "base/environment.h"
 #include "ucc/error_log.h"
 #include "ucc/library.h"
 #include "ucc/status.h"
 
 namespace torch_ucc {
 
-void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options) {
+void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, const NamedValues& ucx) {
   token.check();
   ucc_context_config_h config = nullptr;
   throw_if_error(from_ucc(ucc_context_config_read(ucc_library(), nullptr, &config), "ucc_context_config_read"));
@@ -25,6 +26,7 @@ void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options) 
   params.oob = oob.params();
   if (status == UCC_OK) {
     step = "ucc_context_create";
+    const TemporaryEnvironment told("UCC_UCX_", ucx);  // by nothing else does UCC hand on an option to UCX
     status = ucc_context_create(ucc_library(), &params, config, &handle_);
   }
   ucc_context_config_release(config);

@@ -22,8 +22,8 @@ class UccContext : public Pollable {
   UccContext& operator=(const UccContext&) = delete;
 
   // Blocks until all processes of `oob` called it or the deadline of `oob` passed. Throws StatusError; the object is then
-  // empty again. `options` are UCC's of a context, without UCC_.
-  void create(LoopToken& token, Oob& oob, const NamedValues& options);
+  // empty again. `options` are UCC's of a context, without UCC_; `ucx` are UCX's for the worker that UCC makes, without UCX_.
+  void create(LoopToken& token, Oob& oob, const NamedValues& options, const NamedValues& ucx);
 
   // Collective over the processes of the context, and unbounded: UCC flushes every endpoint and waits for the peers. A
   // caller that needs a bound calls it in a thread it can leave behind. Every team on it must be gone.

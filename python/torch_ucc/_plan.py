@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from torch_ucc.topology.user import LOOPBACK, settings_here
+from torch_ucc.topology.cores import usable_here
+from torch_ucc.topology.user import LOOPBACK, WITHOUT_CMA, settings_here
 
 if TYPE_CHECKING:
     from torch_ucc.topology.job import Job
@@ -46,7 +47,7 @@ def choose(
     to a peer.
 
     Blocks until all called it, since ranks tell each other about their hosts; but not those of one host:
-    there all that is told to the libraries is how many they are, and to leave the network alone.
+    there the libraries are told how many they are, to leave the network alone, and which way to copy.
     """
     size = len(global_ranks)
     if not all_here(size):
@@ -57,7 +58,8 @@ def choose(
     _agreed.pop(tuple(global_ranks), None)
     if not settings_here():
         devices = ("NET_DEVICES", LOOPBACK)
-        return [devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
+        ways = [WITHOUT_CMA] if 1 < size <= usable_here() else []
+        return [*ways, devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
     from torch_ucc.topology.here import this_host
     from torch_ucc.topology.job import uniform
     from torch_ucc.topology.plan import make_plan

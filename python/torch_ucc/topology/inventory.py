@@ -10,6 +10,8 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch_ucc.topology.cores import usable
+
 FORMAT = 1
 
 
@@ -138,8 +140,7 @@ def cpus_in(text: str) -> list[int]:
 
 def usable_cores(cpu: Cpu) -> int:
     """How many threads can run at once, at least one."""
-    count = len(cpus_in(cpu.usable))
-    return max(1, count if cpu.quota is None else min(count, int(cpu.quota)))
+    return usable(len(cpus_in(cpu.usable)), cpu.quota)
 
 
 def to_json(inventory: Inventory) -> str:

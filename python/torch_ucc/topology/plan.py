@@ -17,7 +17,7 @@ from torch_ucc.topology.transports import (
     of_network,
     why_no_cma,
 )
-from torch_ucc.topology.user import CLS, LOOPBACK, NET_DEVICES, PPN, TLS, chosen
+from torch_ucc.topology.user import CLS, LOOPBACK, NET_DEVICES, PPN, TLS, WITHOUT_CMA, chosen
 
 SAME_HOST, OTHER_HOST = "same host", "other host"
 PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
@@ -51,13 +51,16 @@ class Plan:
 
     def ucx_settings(self, rank: int) -> list[tuple[str, str]]:
         """What the plan tells UCX on this rank: name without UCX_, and value."""
-        names = self.devices[rank].names
-        return [("NET_DEVICES", ",".join(names))] if self._decides("network devices") and names else []
+        return [*([WITHOUT_CMA] if self._decides(SAME_HOST) else []), *self._network(rank)]
 
     def ucc_settings(self, rank: int) -> list[tuple[str, str]]:
         """What it tells UCC's context, likewise."""
         counts = [("ESTIMATED_NUM_PPN", choice.value) for choice in self._decides("ranks on a host")]
-        return counts + self.ucx_settings(rank)
+        return counts + self._network(rank)
+
+    def _network(self, rank: int) -> list[tuple[str, str]]:
+        names = self.devices[rank].names
+        return [("NET_DEVICES", ",".join(names))] if self._decides("network devices") and names else []
 
     def _decides(self, what: str) -> list[Choice]:
         return [choice for choice in self.choices if choice.about == what and choice.by == PLAN]
@@ -131,13 +134,23 @@ def _same_host(job: Job) -> Choice:
             UCX,
             SHARED_MEMORY,
         )
+    if crowded := _crowded(job):
+        return Choice(
+            SAME_HOST,
+            "shared memory, and cma for large messages",
+            f"cma copies once, from process to process, which needs no second core, and {crowded}",
+            "UCX_TLS",
+            UCX,
+            (*SHARED_MEMORY, "cma"),
+        )
     return Choice(
         SAME_HOST,
-        "shared memory, and cma for large messages",
-        "cma copies once, from process to process, and nothing forbids it here",
+        "shared memory",
+        "every rank has a core, and two that copy at once are faster than cma; a rank that is killed while "
+        "it copies can block others of its host in groups without it, which cma makes rare",
         "UCX_TLS",
-        UCX,
-        (*SHARED_MEMORY, "cma"),
+        PLAN,
+        SHARED_MEMORY,
     )
 
 
@@ -216,14 +229,18 @@ def _counts(job: Job) -> Choice:
 
 
 def _waiting(job: Job) -> Choice:
-    crowded = [i for i in range(len(job.hosts)) if len(job.on(i)) > job.cores(i)]
-    if crowded:
-        host = crowded[0]
-        reason = (
-            f"{len(job.on(host))} ranks share {job.cores(host)} usable cores on host {job.hosts[host].host}"
-        )
-        return Choice("waiting", "yield, then sleep; no spinning there", reason, "TORCH_UCC_YIELD_FOR", US)
+    if crowded := _crowded(job):
+        return Choice("waiting", "yield, then sleep; no spinning there", crowded, "TORCH_UCC_YIELD_FOR", US)
     return Choice("waiting", "spin, then yield, then sleep", "every rank has a core", "TORCH_UCC_SPIN", US)
+
+
+def _crowded(job: Job) -> str:
+    """Which host has more ranks than cores, if one has."""
+    hosts = (i for i in range(len(job.hosts)) if len(job.on(i)) > job.cores(i))
+    host = next(hosts, None)
+    if host is None:
+        return ""
+    return f"{len(job.on(host))} ranks share {job.cores(host)} usable cores on host {job.hosts[host].host}"
 
 
 def _accelerators(job: Job) -> Choice:

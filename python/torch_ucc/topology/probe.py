@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from torch_ucc.topology import network, pci
+from torch_ucc.topology.cores import quota
 from torch_ucc.topology.inventory import Cpu, Gpu, Inventory, Limits, Numa, RdmaPort, Software
 from torch_ucc.topology.root import Root
 
@@ -60,19 +61,8 @@ def _cpu(root: Root) -> Cpu:
         sockets=max(1, len({socket for socket, _ in pairs})),
         cores=len(set(pairs)) or count,
         usable=_status(root, "Cpus_allowed_list"),
-        quota=_quota(root),
+        quota=quota(root.text),
     )
-
-
-def _quota(root: Root) -> float | None:
-    """How many CPUs' time the control group may use, in its second version or in its first."""
-    limit, _, period = root.text("/sys/fs/cgroup/cpu.max").partition(" ")
-    if not limit:
-        limit = root.text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-        period = root.text("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if not limit.isdigit() or not period.isdigit():  # "max", "-1", or there is none
-        return None
-    return round(int(limit) / int(period), 2)
 
 
 def _numa(root: Root) -> tuple[Numa, ...]:

@@ -14,6 +14,9 @@ CLS = ("UCC_CLS",)
 LOOPBACK = "lo"
 """The network device of ranks that are all on one host."""
 
+WITHOUT_CMA = ("TLS", "^cma")
+"""For ranks of one host that have a core each: see plan.py."""
+
 SETTINGS = (*TLS, *NET_DEVICES, *PPN, *CLS)
 
 

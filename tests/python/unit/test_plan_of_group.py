@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from torch_ucc import _plan
+from torch_ucc.topology.cores import usable_here
 
 LOOPBACK = ("NET_DEVICES", "lo")
+OF_A_PAIR = [("TLS", "^cma"), LOOPBACK] if usable_here() > 1 else [LOOPBACK]
 MINUTE = timedelta(minutes=1)
 
 
@@ -56,11 +58,15 @@ def on_one_host(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 def test_ranks_of_one_host_do_not_ask(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """And tell the libraries what a plan would."""
-    on_one_host(monkeypatch, 3)
-    told = _plan.choose(core, None, 1, [0, 1, 2], MINUTE)
-    assert core.asked == 0 and _plan.of([0]) is None
-    learned = _plan.learn(1, [0, 1, 2], [_plan.record_here()] * 3)
-    assert told == (learned.plan.ucx_settings(1), learned.plan.ucc_settings(1)) and _plan.of([2]) is learned
+    for size in (1, usable_here(), usable_here() + 1):
+        ranks = range(size)
+        on_one_host(monkeypatch, size)
+        told = _plan.choose(core, None, 0, ranks, MINUTE)
+        assert core.asked == 0 and _plan.of(ranks) is None
+        learned = _plan.learn(0, ranks, [_plan.record_here()] * size)
+        assert told == (learned.plan.ucx_settings(0), learned.plan.ucc_settings(0))
+        assert _plan.of(ranks) is learned
+        _plan._agreed.clear()
 
 
 def test_nor_need_they_what_makes_plans() -> None:
@@ -71,13 +77,14 @@ def test_nor_need_they_what_makes_plans() -> None:
     )
     environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=120)
-    assert done.stdout.decode().strip() == "['torch_ucc.topology.user']", done.stderr
+    wanted = "['torch_ucc.topology.cores', 'torch_ucc.topology.user']"
+    assert done.stdout.decode().strip() == wanted, done.stderr
 
 
 def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     on_one_host(monkeypatch, 2)
     monkeypatch.setenv("UCC_ESTIMATED_NUM_PPN", "7")
-    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == ([LOOPBACK], [LOOPBACK])
+    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == (OF_A_PAIR, [LOOPBACK])
     monkeypatch.setenv("UCX_TLS", "rc")
     with pytest.raises(ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0"):
         _plan.choose(core, None, 0, [0, 1], MINUTE)
@@ -85,7 +92,7 @@ def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.Monke
 
 def test_others_ask_and_agree(core: Core) -> None:
     assert _plan.choose(core, None, 0, [4, 7], MINUTE) == (
-        [LOOPBACK],
+        OF_A_PAIR,
         [("ESTIMATED_NUM_PPN", "2"), LOOPBACK],
     )
     agreed = _plan.of([7])

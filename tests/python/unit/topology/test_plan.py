@@ -15,6 +15,7 @@ from torch_ucc.topology.job import Job, copies, decode, encode, own_gpu, uniform
 from torch_ucc.topology.pci import distance
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, make_plan
 from torch_ucc.topology.transports import allowed
+from torch_ucc.topology.user import WITHOUT_CMA
 
 
 def machine(name: str) -> Inventory:
@@ -33,11 +34,21 @@ def test_there_is_no_golden_plan_without_a_job() -> None:
 
 
 def test_only_what_the_plan_decides_is_told_to_ucx() -> None:
-    assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [("NET_DEVICES", "mlx5_3:1")]
-    assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [("NET_DEVICES", "ens1f0")]
-    assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [("NET_DEVICES", "lo")]
-    for left_alone in ("small_vm-2x1", "dgx_h100-2x8-storage", "efa_vm-2x8"):
-        assert make_plan(job(left_alone)).ucx_settings(0) == [], left_alone
+    assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [WITHOUT_CMA, ("NET_DEVICES", "mlx5_3:1")]
+    assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [WITHOUT_CMA, ("NET_DEVICES", "ens1f0")]
+    assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [WITHOUT_CMA, ("NET_DEVICES", "lo")]
+    for network_left_alone in ("dgx_h100-2x8-storage", "efa_vm-2x8"):
+        assert make_plan(job(network_left_alone)).ucx_settings(0) == [WITHOUT_CMA], network_left_alone
+    assert make_plan(job("small_vm-2x1")).ucx_settings(0) == []
+
+
+def test_cma_is_left_to_hosts_with_more_ranks_than_cores() -> None:
+    host = machine("small_vm")
+    for ranks, told in ((2, [WITHOUT_CMA]), (3, [])):
+        plan = make_plan(uniform([host], ranks))
+        choice = plan.about(SAME_HOST)
+        assert [each for each in plan.ucx_settings(0) if each[0] == "TLS"] == told
+        assert choice and ("cma" in choice.transports) is (not told)
 
 
 def with_interfaces(host: Inventory, *interfaces: Interface) -> Inventory:
@@ -240,10 +251,11 @@ def test_containers_of_one_machine_that_share_no_memory_are_hosts() -> None:
 
 def test_differences_between_plan_and_truth() -> None:
     plan = make_plan(job("two_ethernets-3x4"))
-    assert differences(plan, 0, {SAME_HOST: ["sysv/memory", "cma/memory"], OTHER_HOST: ["tcp/ens1f0"]}) == []
+    right = {SAME_HOST: ["sysv/memory", "posix/memory"], OTHER_HOST: ["tcp/ens1f0"]}
+    assert differences(plan, 0, right) == []
     wrong = differences(plan, 0, {SAME_HOST: ["tcp/lo"], OTHER_HOST: ["tcp/eno1"]})
     assert wrong == [
-        "same host: the plan expects posix or sysv or xpmem or cma, and UCX chose tcp/lo",
+        "same host: the plan expects posix or sysv or xpmem, and UCX chose tcp/lo",
         "other host: the plan says ens1f0, and UCX chose tcp/eno1",
     ]
     verbs = make_plan(job("dgx_h100-2x8"))
