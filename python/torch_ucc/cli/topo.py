@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from torch_ucc.topology.drawing import svg
 from torch_ucc.topology.inventory import Inventory, from_json, to_json
 from torch_ucc.topology.picture import matrix, tree
 
@@ -15,12 +16,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--save", type=Path, metavar="FILE", help="write the machine there, for a report or a replay"
     )
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it there, for a browser")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="show this saved machine instead")
     asked = parser.parse_args(arguments)
     try:
         host = machine(asked.replay)
         if asked.save:
             asked.save.write_text(to_json(host))
+        if asked.svg:
+            asked.svg.write_text(svg(host))
+        if asked.save or asked.svg:
             return 0
     except (OSError, ValueError) as error:
         print(f"torch-ucc topo: {error}", file=sys.stderr)

@@ -27,17 +27,28 @@ def _tree(host: Inventory) -> Iterator[str]:
     yield f"  this process may use {usable_cores(cpu)} CPUs ({cpu.usable or 'unknown'}{quota})"
     for node in host.numa:
         count = len(cpus_in(node.cpus))
-        yield f"  NUMA node {node.id}: {count} CPUs ({node.cpus}), {_size(node.memory_bytes)}"
+        yield f"  NUMA node {node.id}: {count} CPUs ({node.cpus}), {size_text(node.memory_bytes)}"
         yield from (f"    {line}" for line in _devices(host, node, len(host.numa) == 1))
     loose = list(_devices(host, None, False))
     if loose:
         yield "  of no one NUMA node:"
         yield from (f"    {line}" for line in loose)
     limits = host.limits
-    memlock = "unlimited" if limits.memlock_bytes is None else _size(limits.memlock_bytes)
-    yield f"  /dev/shm: {_size(limits.shm_bytes)}, {_size(limits.shm_free)} free; locked memory: {memlock}"
+    memlock = "unlimited" if limits.memlock_bytes is None else size_text(limits.memlock_bytes)
+    shm = f"{size_text(limits.shm_bytes)}, {size_text(limits.shm_free)} free"
+    yield f"  /dev/shm: {shm}; locked memory: {memlock}"
     for name, one in (("UCX", host.ucx), ("UCC", host.ucc)):
         yield f"  {name} {one.version or '(not found)'}: {', '.join(one.modules) or 'no modules'}"
+
+
+def node_of(host: Inventory, device: Device | None) -> int | None:
+    """The NUMA node of a device, if it says of which it is or there is but one."""
+    known = [each.id for each in host.numa]
+    if device is None:
+        return None
+    if device.numa in known:
+        return device.numa
+    return known[0] if len(known) == 1 else None
 
 
 def _devices(host: Inventory, node: Numa | None, everything: bool) -> Iterator[str]:
@@ -45,11 +56,7 @@ def _devices(host: Inventory, node: Numa | None, everything: bool) -> Iterator[s
     this one."""
 
     def here(device: Device | None) -> bool:
-        known = [each.id for each in host.numa]
-        at = device.numa if device and device.numa in known else None
-        if at is None and len(known) == 1:
-            at = known[0] if device else None
-        return at == (node.id if node else None)
+        return node_of(host, device) == (node.id if node else None)
 
     for gpu in host.gpus:
         if here(gpu.device):
@@ -74,7 +81,7 @@ def _link(device: Device) -> str:
     return f", PCIe {device.link_gbps:g} Gb/s" if device.link_gbps else ""
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
     for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if count >= 1 << bits:
             return f"{count / (1 << bits):.0f} {unit}"
