@@ -57,6 +57,17 @@ def between_hosts(patient: Patient) -> list[Finding]:
     return survey(store, rank, size, patient.host, _TOGETHER)
 
 
+def built_with() -> dict[str, str]:
+    """Empty where there is no extension, of which another finding tells."""
+    from torch_ucc import _extension
+
+    try:
+        info = _extension._build_info()
+    except ImportError:
+        return {}
+    return {"UCC": info.UCC, "UCX": info.UCX}
+
+
 def patient_here() -> Patient:
     import torch.distributed as dist
 
@@ -77,5 +88,6 @@ def patient_here() -> Patient:
         extension_error=extension_error,
         settings_error=settings_error,
         old_settings={name: why for name, why in config.OLD_NAMES.items() if name in os.environ},
+        built_with=built_with(),
         torch_has_ucc=dist.is_available() and dist.is_ucc_available(),
     )

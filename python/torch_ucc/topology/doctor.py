@@ -40,6 +40,8 @@ class Patient:
     settings_error: str = ""
     old_settings: Mapping[str, str] = field(default_factory=dict)
     torch_has_ucc: bool = False
+    built_with: Mapping[str, str] = field(default_factory=dict)
+    """The version of "UCC" and of "UCX" that the extension was built with, if it was."""
 
 
 Check = Callable[[Patient], Iterator[Finding]]
@@ -62,6 +64,23 @@ def _extension(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "extension", BROKEN, patient.extension_error, "as it says; a ucc group cannot be created before"
         )
+
+
+def _older(patient: Patient) -> Iterator[Finding]:
+    for name, running in (("UCC", patient.host.ucc), ("UCX", patient.host.ucx)):
+        built = patient.built_with.get(name, "")
+        if running.version and _release(running.version) < _release(built):
+            yield Finding(
+                "older-library",
+                COSTLY,
+                f"{name} {running.version} of {running.path} is older than {name} {built}, which torch_ucc "
+                "was built with: it may lack what is called",
+                f"set {name}_HOME to a newer one, or build torch_ucc with this one",
+            )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
 def _settings(patient: Patient) -> Iterator[Finding]:
@@ -105,7 +124,7 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
                 "port-down", NOTE, f"{port.spec} is not connected", "its cable or switch, if it should be"
             )
         elif port.link_layer == "Ethernet" and "RoCE v2" not in port.gid_types:
-            has = ", ".join(port.gid_types) or "no address at all"
+            has = ", ".join(port.gid_types) or "none that leads out of its link"
             yield Finding(
                 "roce-gid",
                 COSTLY,
@@ -169,4 +188,14 @@ def _network(patient: Patient) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Check, ...] = (_extension, _settings, _no_way, _shadowed, _rdma, _memory, _limits, _network)
+CHECKS: tuple[Check, ...] = (
+    _extension,
+    _older,
+    _settings,
+    _no_way,
+    _shadowed,
+    _rdma,
+    _memory,
+    _limits,
+    _network,
+)

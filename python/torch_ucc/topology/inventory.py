@@ -56,7 +56,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class RdmaPort:
-    """`link_layer` is "InfiniBand", "Ethernet" (RoCE) or "EFA", `gid_types` the kinds of its addresses.
+    """`link_layer` is "InfiniBand", "Ethernet" (RoCE) or "EFA", `gid_types` the kinds of its addresses,
+    those of a link alone left out where it is Ethernet.
     `netdevs` are the interfaces on the same device."""
 
     name: str

@@ -114,8 +114,14 @@ def _rdma(root: Root) -> tuple[RdmaPort, ...]:
 
 
 def _gid_types(root: Root, port: str) -> tuple[str, ...]:
-    """Of those that are set: "IB/RoCE v1" or "RoCE v2"."""
-    used = [i for i in root.names(f"{port}/gids") if root.text(f"{port}/gids/{i}").strip("0:")]
+    """Of those that are set and, on Ethernet, lead out of the link: "IB/RoCE v1" or "RoCE v2"."""
+    is_ethernet = root.text(f"{port}/link_layer") == "Ethernet"
+    addresses = {i: root.text(f"{port}/gids/{i}") for i in root.names(f"{port}/gids")}
+    used = [
+        i
+        for i, text in addresses.items()
+        if text.strip("0:") and not (is_ethernet and text.startswith("fe80:"))
+    ]
     return tuple(sorted({root.text(f"{port}/gid_attrs/types/{i}") for i in used}))
 
 

@@ -4,9 +4,10 @@ the job's store."""
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -41,6 +42,8 @@ def survey(
         own = {
             "host": host.host,
             "id": host.host_id,
+            "pid": os.getpid(),
+            "pid_namespace": host.limits.pid_namespace,
             "port": server.getsockname()[1],
             "addresses": [
                 text.partition("/")[0]
@@ -58,7 +61,7 @@ def survey(
             for finding in _try_to_connect(host.host, other)
         ]
         _share(store, "done", rank, size, True, limit)  # until then the others may still connect to us
-    return found + _compare(rank, others, clocks)
+    return found + collisions(rank, others) + _compare(rank, others, clocks)
 
 
 def _share(store: Store, what: str, rank: int, size: int, mine: Any, limit: timedelta) -> list[Any]:
@@ -100,6 +103,27 @@ def _try_to_connect(here: str, other: dict[str, Any]) -> list[Finding]:
             f"{here} cannot connect to {other['host']}: {reasons}",
             "let the hosts connect to each other on any TCP port: look at firewalls and security groups",
         )
+    ]
+
+
+def collisions(rank: int, others: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Between a process of this rank's container and one of another on the same machine."""
+    mine = others[rank]
+    here = {
+        each["pid"]: number
+        for number, each in enumerate(others)
+        if (each["id"], each["pid_namespace"]) == (mine["id"], mine["pid_namespace"])
+    }
+    return [
+        Finding(
+            "pid-collision",
+            BROKEN,
+            f"ranks {here[each['pid']]} and {number} are in two containers of the machine of {mine['host']}, "
+            f"and both have the process id {each['pid']}: UCC would take them for one process",
+            "the ranks of a machine in one container, or in its pid namespace (--pid=host, hostPID: true)",
+        )
+        for number, each in enumerate(others)
+        if each["id"] == mine["id"] and each["pid_namespace"] != mine["pid_namespace"] and each["pid"] in here
     ]
 
 

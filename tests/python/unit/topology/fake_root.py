@@ -132,7 +132,9 @@ class FakeRoot:
         rate: str,
         link_layer: str = "InfiniBand",
         state: str = "4: ACTIVE",
+        gid: str = "0000:0000:0000:0000:0000:ffff:0a96:0001",
     ) -> None:
+        """`gid`: the address that leads out of an Ethernet link, if there is one."""
         port = f"{at}/infiniband/{name}/ports/1"
         self.file(f"{port}/state", state)
         self.file(f"{port}/rate", rate)
@@ -142,6 +144,9 @@ class FakeRoot:
             "fe80:0000:0000:0000:a088:c203:00ab:1234" if state.startswith("4") else ":".join(["0000"] * 8),
         )
         self.file(f"{port}/gid_attrs/types/0", "RoCE v2" if link_layer == "Ethernet" else "IB/RoCE v1")
+        if link_layer == "Ethernet" and gid:
+            self.file(f"{port}/gids/1", gid if state.startswith("4") else ":".join(["0000"] * 8))
+            self.file(f"{port}/gid_attrs/types/1", "RoCE v2")
         self.link(f"{at}/infiniband/{name}/device", at)
         self.link(f"/sys/class/infiniband/{name}", f"{at}/infiniband/{name}")
 

@@ -9,15 +9,18 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from jobs import HERE
 from machines import MACHINES
-from torch_ucc import cli
+from torch_ucc import _extension, cli
+from torch_ucc.cli import doctor as cli_doctor
 from torch_ucc.topology import doctor as checks
 from torch_ucc.topology.doctor import BROKEN, COSTLY, NOTE, Patient, examine, status
 from torch_ucc.topology.inventory import Inventory, from_json
+from torch_ucc.topology.reach import collisions
 
 
 def machine(name: str, **changes: Any) -> Inventory:
@@ -52,6 +55,11 @@ PROVOKED = {
         Patient(with_port("pcie_4gpu", link_layer="Ethernet", gid_types=("IB/RoCE v1",))),
         COSTLY,
         r"mlx5_0:1 has no RoCE v2 address \(IB/RoCE v1\)",
+    ),
+    "older-library": (
+        Patient(HEALTHY.host, built_with={"UCC": "1.9.0", "UCX": "1.23"}),
+        COSTLY,
+        r"UCX 1\.22\.0 of \S+ is older than UCX 1\.23",
     ),
     "memlock": (Patient(limited("pcie_4gpu", memlock_bytes=65536)), COSTLY, "only 64 KiB"),
     "no-cma": (
@@ -97,6 +105,49 @@ def test_cma_is_allowed(scope: int | None) -> None:
 def test_ptrace_scope_3_forbids_it_to_everybody() -> None:
     found = examine(Patient(limited("small_vm", ptrace_scope=3, may_ptrace_any=True)))
     assert [each.name for each in found] == ["no-cma"] and status(found) == 1
+
+
+def test_infiniband_and_a_ucx_without_verbs() -> None:
+    """As the wheel of UCX is, on a machine with a connected port."""
+    good = machine("pcie_4gpu")
+    assert examine(Patient(good)) == []
+    (found,) = examine(Patient(dataclasses.replace(good, ucx=HEALTHY.host.ucx)))
+    assert found.name == "no-driver" and status([found]) == 1
+    assert "mlx5_0:1 (InfiniBand) cannot be used: UCX 1.22.0" in found.what and "UCX_HOME" in found.cure
+
+
+def test_a_link_local_address_does_not_make_roce_reach_far() -> None:
+    port = with_port("pcie_4gpu", link_layer="Ethernet", gid_types=())
+    assert ["none that leads out of its link" in each.what for each in examine(Patient(port))] == [True]
+
+
+@pytest.mark.parametrize(
+    ("built", "running"), [("1.9.0", "1.9.1"), ("1.22", "1.22.0"), ("1.9", "1.10"), ("", "1.1")]
+)
+def test_a_library_that_is_not_older(built: str, running: str) -> None:
+    host = dataclasses.replace(HEALTHY.host, ucx=dataclasses.replace(HEALTHY.host.ucx, version=running))
+    assert examine(Patient(host, built_with={"UCX": built})) == []
+
+
+def test_another_torch_than_it_was_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = SimpleNamespace(**{**vars(_extension._build_info()), "TORCH": "9.9.1"})
+    monkeypatch.setattr(_extension, "_build_info", lambda: info)
+    monkeypatch.setattr(_extension, "core", _extension.core.__wrapped__)
+    (found,) = [each for each in examine(cli_doctor.patient_here()) if each.name == "extension"]
+    assert found.grade == BROKEN and "was built for torch 9.9.1, but torch " in found.what
+
+
+def rank(container: str, pid: int, machine: str = "boot") -> dict[str, Any]:
+    return {"host": "node1", "id": machine, "pid_namespace": container, "pid": pid}
+
+
+def test_one_process_id_in_two_containers_of_a_machine() -> None:
+    ranks = [rank("a", 7), rank("a", 8), rank("b", 8), rank("b", 9), rank("c", 7, "other boot")]
+    for one in (0, 1):
+        (found,) = collisions(one, ranks)
+        assert found.grade == BROKEN and "ranks 1 and 2 are in two containers" in found.what
+    assert len(collisions(2, ranks)) == 1 and collisions(4, ranks) == []
+    assert collisions(0, [rank("a", 7), rank("a", 8)]) == []
 
 
 def test_the_worst_comes_first() -> None:

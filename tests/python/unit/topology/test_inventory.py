@@ -36,6 +36,19 @@ def test_an_empty_root_is_a_machine_of_which_nothing_is_known(tmp_path: Path) ->
     assert made.limits.memlock_bytes is None and made.limits.ptrace_scope is None
 
 
+@pytest.mark.parametrize(
+    ("gid", "types"), [("", ()), ("0000:0000:0000:0000:0000:ffff:0a00:0001", ("RoCE v2",))]
+)
+def test_an_address_of_the_link_alone_is_none_for_roce(
+    gid: str, types: tuple[str, ...], tmp_path: Path
+) -> None:
+    fake = FakeRoot(tmp_path)
+    at = fake.pci("pci0000:00/00:01.0", 0x15B3, 0x1021, 0x020000, 0)
+    fake.rdma("mlx5_0", at, "100 Gb/sec (4X EDR)", "Ethernet", gid=gid)
+    (port,) = probe(fake.root()).rdma
+    assert port.active and port.gid_types == types
+
+
 def test_this_machine_is_probed() -> None:
     made = probe(Root())
     assert made.host_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
