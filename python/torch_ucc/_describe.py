@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch_ucc import _extension, _libraries, _plan, config
 from torch_ucc.topology.explain import differences
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
+from torch_ucc.topology.routes import WAYS
 
 
 def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
@@ -20,7 +21,8 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
     `transports` names what UCX chooses towards a peer on the same host and towards one on another host, where
     the group has such peers; UCX was asked, nothing is guessed. Where that is not what the plan says, a
-    warning tells, and `differences`.
+    warning tells, and `differences`. `operations` names what serves each: UCC, messages or the store; for the
+    algorithm that UCC takes at a size there is `torch-ucc plan --op`.
     """
     core = _extension.core()
     settings = config.in_force()
@@ -48,6 +50,7 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
         "usable_cores": len(os.sched_getaffinity(0)),
         "topology": dataclasses.asdict(agreed.job),
         "plan": dataclasses.asdict(agreed.plan),
+        "operations": WAYS,
         "transports": transports,
         "differences": differ,
     }

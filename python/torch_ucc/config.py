@@ -47,7 +47,8 @@ def _duration(text: str) -> timedelta:
     return timedelta(seconds=float(match[1]) * unit)
 
 
-def _size(text: str) -> int:
+def size(text: str) -> int:
+    """Raises ValueError that says what would be one."""
     match = re.fullmatch(r"(\d+)\s*([kmg]?)b?", text.strip().lower())
     if match is None or int(match[1]) == 0:
         raise ValueError("a size in bytes above 0, such as 65536, 512k or 4m")
@@ -92,7 +93,7 @@ class Config:
         timedelta(milliseconds=1), _duration, "The longest sleep: a late peer is noticed within it."
     )
     segment_bytes: int = _setting(
-        1 << 20, _size, "A larger all_reduce is sent in pieces of this many bytes.", agreed=True
+        1 << 20, size, "A larger all_reduce is sent in pieces of this many bytes.", agreed=True
     )
     segment_window: int = _setting(2, _window, "How many of these pieces are in flight at once.", agreed=True)
     cross_check: bool = _setting(

@@ -2,6 +2,9 @@
 
 What is set in the environment counts as it would in the job: `UCX_TLS=tcp torch-ucc plan --hosts 2`. Exit
 status: 1 if the job could not work.
+
+With --op and --bytes, which way such a call goes and by which algorithm: UCC and UCX are asked by making it,
+on ranks started on this machine, or under torchrun on those of the job.
 """
 
 from __future__ import annotations
@@ -9,9 +12,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 
+from torch_ucc import config
 from torch_ucc.cli.topo import machine
 from torch_ucc.topology.explain import plan_text
 from torch_ucc.topology.job import copies, uniform
@@ -33,7 +38,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--hosts", type=_count, help="how many; default: one, or as many as are replayed")
     parser.add_argument("--ranks-per-host", type=_count, help="default: as many as GPUs, or NUMA nodes")
     parser.add_argument("--json", action="store_true", help="as data")
+    parser.add_argument("--op", help="an operation of torch.distributed, such as all_reduce")
+    parser.add_argument("--bytes", type=_size, help="of its tensor: 65536, 512k, 4m")
     asked = parser.parse_args(arguments)
+    if asked.op or asked.bytes:
+        return _route(parser, asked)
     if asked.replay and len(asked.replay) > 1 and asked.hosts not in (None, len(asked.replay)):
         parser.error(f"--hosts {asked.hosts}, but {len(asked.replay)} are replayed")
     try:
@@ -48,6 +57,28 @@ def main(arguments: list[str]) -> int:
     plan = make_plan(job)
     print(json.dumps(dataclasses.asdict(plan), indent=1) if asked.json else plan_text(job, plan).rstrip())
     return 1 if plan.problems else 0
+
+
+def _route(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> int:
+    from torch_ucc.cli import route
+
+    if asked.replay or (asked.hosts or 1) > 1:
+        parser.error("--op asks the libraries where they run: on several hosts, start torchrun on them")
+    if asked.op not in route.names():
+        parser.error(f"--op is one of {', '.join(route.names())}")
+    if not asked.bytes and asked.op != "barrier":
+        parser.error(f"--op {asked.op} needs --bytes")
+    size = 0 if asked.op == "barrier" else asked.bytes
+    if "RANK" in os.environ:
+        return route.report(asked.op, size, asked.json)
+    return route.start(asked.op, size, asked.ranks_per_host or 2, asked.json)
+
+
+def _size(text: str) -> int:
+    try:
+        return config.size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
 
 
 def _count(text: str) -> int:

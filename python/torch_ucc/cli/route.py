@@ -1,0 +1,84 @@
+"""`torch-ucc plan --op OP --bytes N`: which way such a call goes, asked of the libraries by making it, on
+ranks that are started here or, under torchrun, on those of the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+
+from torch_ucc.topology.routes import Route
+
+_NO_LIMIT = "inf"
+
+
+def start(op: str, size: int, ranks: int, as_data: bool) -> int:
+    """On so many ranks of this host, which do `report()`. Returns the exit status."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += ["-m", "torch_ucc", "plan", "--op", op]
+    command += [*(["--bytes", str(size)] if size else []), *(["--json"] if as_data else [])]
+    return subprocess.run(command, env={"OMP_NUM_THREADS": "1", **os.environ}).returncode
+
+
+def report(op: str, size: int, as_data: bool) -> int:
+    """On every rank that torchrun started. Returns the exit status."""
+    import torch.distributed as dist
+
+    from torch_ucc import _routes
+
+    with tempfile.TemporaryDirectory(prefix="torch-ucc-") as name:
+        folder = Path(name)
+        _routes.listen(folder)
+        dist.init_process_group("ucc")
+        try:
+            route = _routes.ask(op, size, folder)
+            is_first = dist.get_rank() == 0
+        except ValueError as error:
+            print(f"torch-ucc plan: {error}", file=sys.stderr)
+            return 2
+        finally:
+            dist.destroy_process_group()
+    if is_first:
+        print(json.dumps(asdict(route), indent=1) if as_data else text(route), flush=True)
+    return 0
+
+
+def text(route: Route) -> str:
+    of = f" of {size_text(route.bytes)}" if route.bytes else ""
+    lines = [f"{route.op}{of} on {route.ranks} rank{'s' * (route.ranks > 1)}, asked by making it:"]
+    pieces = len(route.collectives)
+    cut = f", in {pieces} pieces" if pieces > 1 else ""
+    size = f" of {size_text(route.message_bytes)}" if route.message_bytes else ""
+    lines.append(f"  torch_ucc  by {route.way}{size}{cut}")
+    for one, group in groupby(route.collectives):
+        count = len(list(group))
+        times = f"{count} x " if pieces > 1 else ""
+        sizes = f" of {size_text(one.bytes)}" if one.bytes else ""
+        how = f": {one.algorithm}, which it takes for {one.range}" if one.algorithm else ""
+        lines.append(f"  UCC        {times}{one.name}{sizes} by {one.by}{how}")
+    for peers, rows in groupby(route.protocols, key=lambda row: row.peers):
+        named = f"  UCX        {peers}: "
+        for row in rows:
+            last = _NO_LIMIT if row.last is None else str(row.last)
+            lines.append(f"{named}{row.first}..{last} bytes {row.how} over {row.over}")
+            named = " " * len(named)
+    return "\n".join(lines)
+
+
+def size_text(count: int) -> str:
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count and count % (1 << bits) == 0:
+            return f"{count >> bits} {unit}"
+    return f"{count} B"
+
+
+def names() -> Sequence[str]:
+    from torch_ucc._routes import CALLS
+
+    return list(CALLS)

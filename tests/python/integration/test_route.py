@@ -1,0 +1,122 @@
+"""`torch-ucc plan --op`: what it says of a call is what UCC and UCX log of one in another run, and follows
+what is set."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch_ucc import _routes, cli, testing
+from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, WAYS, Route
+
+pytestmark = pytest.mark.multirank
+
+
+def routes(*asked: tuple[str, int]) -> list[Route]:
+    with tempfile.TemporaryDirectory() as folder:
+        _routes.listen(Path(folder))
+        dist.init_process_group("ucc")
+        return [_routes.ask(op, size, Path(folder)) for op, size in asked]
+
+
+def on(ranks: int, *asked: tuple[str, int], **env: str) -> list[Route]:
+    return testing.run_ranks(routes, ranks, *asked, init=False, timeout=240, env=env)[0]
+
+
+def test_what_serves_an_operation_is_what_its_call_used() -> None:
+    every = [(op, 4096) for op in _routes.CALLS]
+    for route in on(2, *every):
+        assert WAYS[route.op] == route.way
+        assert bool(route.collectives) == (route.way == BY_UCC), route
+        assert (route.message_bytes is None) == (route.way == BY_UCC)
+        assert route.protocols, "UCX said how it sends"
+        if route.way == BY_MESSAGES:
+            assert all(row.covers(route.message_bytes or 0) for row in route.protocols)
+
+
+def test_a_large_all_reduce_goes_in_pieces() -> None:
+    whole, cut = on(2, ("all_reduce", 64 << 10), ("all_reduce", 200 << 10), TORCH_UCC_SEGMENT_BYTES="64k")
+    assert [each.bytes for each in whole.collectives] == [64 << 10]
+    assert [each.bytes for each in cut.collectives] == [64 << 10] * 3 + [8 << 10]
+
+
+def test_an_algorithm_follows_what_is_set() -> None:
+    """By default the small and the large have two; where UCC is told to take a third one, it is said."""
+    small, large = on(2, ("all_reduce", 64), ("all_reduce", 256 << 10))
+    algorithms = [route.collectives[0].algorithm for route in (small, large)]
+    assert len(set(algorithms)) == 2 and all(each.startswith("allreduce_") for each in algorithms)
+    tuned = on(2, ("all_reduce", 64), UCC_TL_UCP_TUNE="allreduce:0-inf:@ring")[0]
+    assert tuned.collectives[0].algorithm == "allreduce_ring" and "allreduce_ring" not in algorithms
+
+
+@pytest.mark.parametrize(("threshold", "how"), [("1k", "rendezvous"), ("inf", "eager")])
+def test_a_protocol_follows_what_is_set(threshold: str, how: str) -> None:
+    sent = on(2, ("send", 100_000), UCX_RNDV_THRESH=threshold)[0]
+    assert sent.protocols and all(how in row.how for row in sent.protocols), sent
+
+
+def all_reduce_and_send() -> None:
+    dist.init_process_group("ucc")
+    dist.all_reduce(torch.zeros(100_000, dtype=torch.uint8))
+    tensor = torch.zeros(100_000, dtype=torch.uint8)
+    dist.send(tensor, 1) if dist.get_rank() == 0 else dist.recv(tensor, 0)
+    dist.destroy_process_group()
+
+
+def test_it_tells_what_the_libraries_log(tmp_path: Path) -> None:
+    """Of the same calls in processes that know nothing of the command."""
+    env = {
+        "UCC_COLL_TRACE": "info",
+        "UCC_LOG_FILE": str(tmp_path / "ucc-%p"),
+        "UCX_PROTO_INFO": "y",
+        "UCX_LOG_FILE": str(tmp_path / "ucx-%p"),
+    }
+    testing.run_ranks(all_reduce_and_send, 2, init=False, timeout=240, env=env)
+    ucc, ucx = ("".join(each.read_text() for each in tmp_path.glob(f"{name}-*")) for name in ("ucc", "ucx"))
+    reduced, sent = on(2, ("all_reduce", 100_000), ("send", 100_000))
+    by = reduced.collectives[0].by
+    assert re.search(rf"coll_init: Allreduce .*, 100000, uint8, .*; {re.escape(by)}, team_id", ucc), ucc
+    assert sent.protocols
+    for row in {*sent.protocols, *reduced.protocols}:
+        assert re.search(rf"\| (\(\?\) )?{re.escape(row.how)} +\| {re.escape(row.over)} *\|", ucx), (row, ucx)
+
+
+def plan(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "torch_ucc", "plan", *arguments]
+    run = subprocess.run(command, env=dict(os.environ), stdout=subprocess.PIPE, text=True, timeout=300)
+    return run.returncode, run.stdout
+
+
+def test_the_command_starts_ranks_of_its_own() -> None:
+    status, said = plan("--op", "all_reduce", "--bytes", "4m", "--ranks-per-host", "3", "--json")
+    route: dict[str, Any] = json.loads(said)
+    assert status == 0 and route["ranks"] == 3 and route["bytes"] == 4 << 20
+    assert len(route["collectives"]) == 4
+    status, said = plan("--op", "all_to_all_single", "--bytes", "64k")
+    assert status == 0 and "all_to_all_single of 64 KiB on 2 ranks" in said
+    assert "by messages of 32 KiB" in said and re.search(r"UCX +same host: \d+\.\.(\d+|inf) bytes ", said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--op", "all_reduce"], "--op all_reduce needs --bytes"),
+        (["--op", "all_sum", "--bytes", "4"], "--op is one of all_reduce, "),
+        (["--bytes", "4"], "--op is one of all_reduce, "),
+        (["--op", "all_reduce", "--bytes", "many"], "'many' is not a size in bytes above 0"),
+        (["--op", "all_reduce", "--bytes", "4", "--hosts", "2"], "start torchrun on them"),
+    ],
+)
+def test_what_cannot_be_asked(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["plan", *arguments])
+    assert why in capsys.readouterr().err
