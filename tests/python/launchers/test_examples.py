@@ -21,6 +21,7 @@ SAYS = {
     "llm_inference": "times as fast; the words are those of one process",
     "pipeline": "all parameters are those of one process",
     "rpc_parameter_server": "the server's parameters are those of one process",
+    "rpc_pipeline": "the parameters of all stages are those of one process",
     "tensor_parallel": "outputs and gradients are those of one process",
     "zero": "all parameters are, to the bit, those of a plain optimizer",
 }
