@@ -32,12 +32,6 @@ def test_the_example_is_that_program() -> None:
     assert code == blocks("python")[0]
 
 
-def test_links_lead_to_files() -> None:
-    for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
 def test_every_command_is_told() -> None:
     from torch_ucc.cli import COMMANDS
 

@@ -1,4 +1,4 @@
-"""Examples run by the commands in their docstrings, and say what their own assertions found; the docs too."""
+"""Examples run by the commands in their docstrings, and say what their own assertions found."""
 
 from __future__ import annotations
 
@@ -63,8 +63,3 @@ def test_every_example_is_run() -> None:
 def test_the_page_of_examples_shows_their_commands() -> None:
     told = [command for example in SAYS for command in commands(EXAMPLES / f"{example}.py")]
     assert sorted(commands(REPOSITORY / "docs" / "examples.md")) == sorted(told)
-
-
-def test_commands_of_the_page_of_launchers(tmp_path: Path) -> None:
-    for command in commands(REPOSITORY / "docs" / "launchers.md"):
-        obey(command, tmp_path)

@@ -1,0 +1,129 @@
+"""Every block of the documentation is run here, unless the table says who runs it, or why nobody can."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pages
+import pytest
+from pages import REPOSITORY, Block
+from torch_ucc.testing import run_script
+
+BLOCKS = {block.name: block for block in pages.blocks()}
+LIMIT = 300
+"""Seconds for a command: where it would be stuck, not how long it takes."""
+
+# The block: the test that runs it, or holds it against what is printed.
+RUN_BY = {
+    "README.md: ci/demo": "integration/test_demo.py",
+    "README.md: import torch": "integration/test_readme.py",
+    "README.md: $ .venv/bin/torchrun --standalone --npro": "integration/test_readme.py",
+    "README.md: .venv/bin/pip wheel --no-build-isolation": "unit/test_packaging.py",
+    "docs/examples.md: torchrun --standalone --nproc-per-node=2": "launchers/test_examples.py",
+    "docs/launchers.md: mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x": "launchers/test_mpirun.py",
+}
+# The block: why it is not run. If it is of commands, the files that they name must be there.
+NOT_RUN = {
+    "CONTRIBUTING.md: ci/setup      everything the project nee": "a table; ci/test runs what runs this",
+    "docs/frameworks.md: ci/integration": "a gigabyte of downloads for each framework",
+    "docs/frameworks.md: ValueError: Your assigned backend ucc is": "an output",
+    "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
+    "docs/launchers.md: sbatch --nodes=2 --ntasks-per-node=4 exa": "no SLURM; test_cluster.py runs the file",
+    "docs/launchers.md: kubectl apply -f examples/cluster/pytorc": "no cluster; test_cluster.py reads it",
+}
+# Their exit status is an answer: 1 says that something was found.
+ANSWERS = re.compile(r"torch[-_]ucc (doctor|trace diagnose)\b")
+
+# What a fragment of a program may take for granted, and what it leaves for the commands of its page.
+AROUND_A_FRAGMENT = """
+import torch, torch.distributed as dist, torch_ucc
+dist.init_process_group("ucc")
+def train():
+    dist.all_reduce(torch.ones(4))
+{fragment}
+dist.destroy_process_group()
+"""
+LEAVE_TRACES = """
+import pathlib, torch, torch.distributed as dist, torch_ucc
+dist.init_process_group("ucc")
+with torch_ucc.trace("run.json"):
+    dist.all_reduce(torch.ones(4))
+pathlib.Path("DIR").mkdir(exist_ok=True)
+torch_ucc.dump(f"DIR/rank{dist.get_rank()}.json")
+dist.destroy_process_group()
+"""
+LEFT_BEFORE = {"docs/trace.md": LEAVE_TRACES}
+
+
+def is_commands(block: Block) -> bool:
+    return block.language in ("", "sh", "bash")
+
+
+def run_here() -> list[str]:
+    return [name for name in BLOCKS if name not in RUN_BY and name not in NOT_RUN]
+
+
+def test_the_table_is_of_blocks_that_are_there_and_of_tests_that_run_them() -> None:
+    assert len(BLOCKS) == len(pages.blocks()), "two blocks have one name"
+    assert (RUN_BY.keys() | NOT_RUN.keys()) - BLOCKS.keys() == set()
+    for test in set(RUN_BY.values()):
+        assert (REPOSITORY / "tests" / "python" / test).is_file(), test
+
+
+@pytest.mark.parametrize("name", sorted(RUN_BY.keys() | NOT_RUN.keys()))
+def test_what_is_not_run_here_names_files_that_are_there(name: str) -> None:
+    block = BLOCKS[name]
+    if block.language == "python":
+        compile(block.text, name, "exec")
+        return
+    for word in " ".join(block.lines()).split():
+        if re.match(r"(examples|ci|docs|tests)/", word):
+            assert (REPOSITORY / word).exists(), word
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A folder where the commands of the pages can be typed."""
+    (tmp_path / "bin").mkdir()
+    for command, means in {
+        "torchrun": "-m torch.distributed.run",
+        "torch-ucc": "-m torch_ucc",
+        "python": "",
+    }.items():
+        script = tmp_path / "bin" / command
+        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {means} "$@"\n')
+        script.chmod(0o755)
+    for folder in ("examples", "tests", "ci"):
+        (tmp_path / folder).symlink_to(REPOSITORY / folder)
+    return tmp_path
+
+
+@pytest.mark.multirank
+@pytest.mark.slow
+@pytest.mark.parametrize("name", run_here())
+def test_block(name: str, desk: Path) -> None:
+    block = BLOCKS[name]
+    if block.page in LEFT_BEFORE:
+        run_script(LEFT_BEFORE[block.page], 2, cwd=desk)
+    if block.language == "python":
+        whole = "init_process_group" in block.text
+        run_script(block.text if whole else AROUND_A_FRAGMENT.format(fragment=block.text), 2, cwd=desk)
+        return
+    assert is_commands(block), f"nothing is known of a block of {block.language}: add it to a table here"
+    for line in block.lines():
+        done = subprocess.run(
+            ["timeout", "--kill-after=10", str(LIMIT), "bash", "-c", f"PATH=$PWD/bin:$PATH; {line}"],
+            cwd=desk,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        may_be = (0, 1) if ANSWERS.search(line) else (0,)
+        assert done.returncode in may_be, f"{line} ended with {done.returncode}:\n{done.stdout}"
