@@ -65,6 +65,12 @@ def test_the_hook_takes_less_than_a_millisecond() -> None:
     assert min(float(in_fresh_process(program)) for _ in range(5)) < 1e-3
 
 
+def test_import_torch_loads_three_small_modules_more() -> None:
+    """What it costs in time is above; this is why it stays so."""
+    names = "import sys, torch; print(*sorted(n for n in sys.modules if n.startswith('torch_ucc')))"
+    assert in_fresh_process(names).split() == ["torch_ucc", "torch_ucc._autoload", "torch_ucc._register"]
+
+
 def test_the_hook_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("no such luck")
