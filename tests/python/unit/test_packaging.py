@@ -90,6 +90,24 @@ def test_nothing_in_it_is_looked_for_on_the_machine_that_built_it(wheel: Path, t
     assert str(CHECKOUT) not in (package / "_build_info.py").read_text()
 
 
+SYSTEM = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2"}
+TORCH = {"libtorch.so", "libtorch_cpu.so", "libtorch_python.so", "libc10.so"}
+UCX = {"libucp.so.0", "libucs.so.0"}
+VERBS = {"libibverbs.so.1"}
+
+
+def test_it_asks_for_what_docs_packaging_says(wheel: Path, tmp_path: Path) -> None:
+    package = unpack(wheel, tmp_path) / "torch_ucc"
+    libraries = [*package.glob("_core*.so"), *package.glob("_ucc/**/*.so*")]
+    needed = {
+        name
+        for library in libraries
+        for name in re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", library, cwd=tmp_path))
+    }
+    carried = {library.name for library in libraries}
+    assert needed - carried - SYSTEM == TORCH | UCX | VERBS
+
+
 @pytest.mark.parametrize("bundle", ["ON", "OFF"])
 def test_ucc_can_be_left_out(bundle: str, tmp_path: Path) -> None:
     """Configured only, for that decides it; another build would take minutes."""
