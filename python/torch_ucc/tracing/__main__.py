@@ -22,7 +22,8 @@ def main(arguments: list[str]) -> int:
         print(found or "Nothing is wrong: every call has its partners, and all have ended.")
         return 1 if found else 0
     if options.command == "fr":
-        fr_trace.save(dumps, options.folder)
+        if left_out := fr_trace.save(dumps, options.folder):
+            print(f"{left_out} messages are left out: their partners cannot be told for certain.")
         return 0
     entries = timeline.merge(dumps)
     lost = sum(dump.lost for dump in dumps)
