@@ -7,8 +7,8 @@ not come; did a message find no partner; did a rank come too late; did anything 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_ucc.tracing.clocks import offsets
@@ -126,26 +126,43 @@ def _other_order(calls: dict[int, dict[int, Record]], seq: int) -> str:
 
 
 def _circle(job: Job, names: Sequence[str]) -> Iterator[str]:
-    """Of two ranks: each waits in a group for the other, which is in another group."""
-    waits: dict[int, list[tuple[int, str, Record]]] = defaultdict(list)
+    """Of ranks, each of which waits in a group for the next, which is in another group."""
+    waits: dict[int, dict[int, tuple[str, Record]]] = defaultdict(dict)
     for group in names:
         calls = job.collectives(group)
         for rank, each in calls.items():
             for record in each.values():
                 if not record.over or record.result == "timeout":
                     for other in _not_come(job, calls, group, record.seq):
-                        waits[rank].append((other, group, record))
-    for rank, mine in waits.items():
-        for other, group, record in mine:
-            for back, its_group, its in waits.get(other, ()):
-                if back == rank and its_group != group:
-                    yield (
-                        f"Ranks wait for each other in a circle: rank {rank} is in "
-                        f"{_call(job, rank, record)} of group {group!r} and waits for rank {other}, "
-                        f"which is in {_call(job, other, its)} of group {its_group!r} "
-                        f"and waits for rank {rank}. They use the two groups in different order."
-                    )
-                    return
+                        waits[rank].setdefault(other, (group, record))
+    circle = _shortest_circle(waits)
+    if circle:
+        tellings = []
+        for rank, other in zip(circle, [*circle[1:], circle[0]], strict=True):
+            group, record = waits[rank][other]
+            tellings.append(
+                f"rank {rank} is in {_call(job, rank, record)} of group {group!r} and waits for rank {other}"
+            )
+        yield (
+            f"Ranks wait for each other in a circle: {'; '.join(tellings)}. "
+            f"They use the groups in different order."
+        )
+
+
+def _shortest_circle(waits: Mapping[int, Iterable[int]]) -> list[int]:
+    """Each waits for the next, and the last for the first; empty if there is none."""
+    shortest: list[int] = []
+    for start in waits:
+        paths, seen = deque([[start]]), {start}
+        while paths:
+            path = paths.popleft()
+            others = list(waits.get(path[-1], ()))
+            if start in others:
+                shortest = min(shortest or path, path, key=len)
+                break
+            paths.extend([*path, other] for other in others if other not in seen)
+            seen.update(others)
+    return shortest
 
 
 def _not_come(job: Job, calls: dict[int, dict[int, Record]], group: str, seq: int) -> list[int]:
@@ -233,9 +250,18 @@ def _lonely(job: Job, rank: int, record: Record) -> str:
         found = (
             f"which made {_call(job, peer, other_tag[-1])}, with another tag"
             if other_tag
-            else f"which has not called {wanted} for it"
+            else f"which has not called {wanted} for it{_elsewhere(job, peer)}"
         )
     return f"{told} for rank {peer}, {found}.{_failure(job, group)}"
+
+
+def _elsewhere(job: Job, rank: int) -> str:
+    """What a rank waits for itself, if it does."""
+    stuck = [each for each in job.dumps[rank].records if not each.over or each.result == "timeout"]
+    if not stuck:
+        return ""
+    group = job.dumps[rank].group_name(stuck[0])
+    return f" and is itself in {_call(job, rank, stuck[0])} of group {group!r}"
 
 
 # --- did a rank come too late? ------------------------------------------------------------------------------

@@ -226,6 +226,22 @@ def swapped_order_of_two_groups() -> list[Rank]:
     return ranks
 
 
+@fault(
+    "in a circle: rank 0 is in seq 1 all_reduce",
+    "of group 'a' and waits for rank 1; rank 1 is in",
+    "of group 'b' and waits for rank 2; rank 2 is in",
+    "of group 'c' and waits for rank 0.",
+)
+def circle_of_three_groups() -> list[Rank]:
+    ranks = job(3)
+    for name, first, second in (("a", 0, 1), ("b", 1, 2), ("c", 2, 0)):
+        for rank in (first, second):
+            ranks[rank].groups[name] = tuple(sorted((first, second)))
+    for rank, group in zip(ranks, "abc", strict=True):
+        rank.stuck("all_reduce", group=group)
+    return ranks
+
+
 @fault("different operations at seq 4", "One rank makes these two calls in the other order.")
 def swapped_order_of_two_calls() -> list[Rank]:
     ranks = job(2)
@@ -285,6 +301,17 @@ def message_with_another_tag() -> list[Rank]:
 def send_that_nobody_receives() -> list[Rank]:
     ranks = job(2)
     ranks[0].stuck("send", peer=1, elements=400)
+    return ranks
+
+
+@fault(
+    "Rank 0 waits in seq 1 recv(float32[4], peer 1, tag 0)",
+    "for rank 1, which has not called send for it and is itself in seq 1 recv(float32[4], peer 0, tag 0)",
+)
+def receives_that_cross() -> list[Rank]:
+    ranks = job(2)
+    for rank in ranks:
+        rank.stuck("recv", peer=1 - rank.rank)
     return ranks
 
 

@@ -53,6 +53,80 @@ def swapped_groups() -> None:
     failure(lambda: dist.all_reduce(torch.ones(4), group=order[0]))
 
 
+def wrong_reduce_op() -> None:
+    """Which goes through."""
+    dist.all_reduce(torch.ones(4), dist.ReduceOp.SUM if dist.get_rank() == 0 else dist.ReduceOp.MAX)
+
+
+def wrong_root_of_a_broadcast() -> None:
+    failure(lambda: dist.broadcast(torch.ones(1 << 20), dist.get_rank()))
+
+
+def swapped_calls() -> None:
+    works: list[dist.Work] = []
+    calls = [
+        lambda: works.append(dist.all_reduce(torch.ones(4), async_op=True)),
+        lambda: works.append(dist.broadcast(torch.ones(1 << 20), 0, async_op=True)),
+    ]
+    for call in calls if dist.get_rank() == 0 else reversed(calls):
+        failure(call)
+    for work in works:
+        failure(work.wait)
+
+
+def never_called() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["test/failed"], timedelta(seconds=60))
+        return
+    failure(lambda: dist.barrier())
+    store.set("test/failed", "1")
+
+
+def straggler() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["test/failed"], timedelta(seconds=60))
+    failure(lambda: dist.all_reduce(torch.ones(4)))
+    store.set("test/failed", "1")
+
+
+def stuck_in_another_group() -> None:
+    """Rank 1 waits in a group where rank 0 does not come; rank 0 waits for it in the world."""
+    part = dist.new_group(timeout=timedelta(seconds=LIMIT))
+    dist.all_reduce(torch.ones(4))
+    mine(lambda: dist.all_reduce(torch.ones(4)), lambda: dist.recv(torch.ones(4), 0, group=part))
+
+
+def received_by_nobody() -> None:
+    mine(lambda: dist.send(torch.ones(1 << 20), 1), lambda: None)
+
+
+def sent_by_nobody() -> None:
+    mine(lambda: None, lambda: dist.recv(torch.ones(4), 0, tag=7))
+
+
+def another_tag() -> None:
+    mine(lambda: dist.send(torch.ones(4), 1, tag=8), lambda: dist.recv(torch.ones(4), 0, tag=7))
+
+
+def sent_by_nobody_at_all() -> None:
+    mine(lambda: dist.recv(torch.ones(4), tag=3), lambda: None)
+
+
+def crossed_receives() -> None:
+    failure(lambda: dist.recv(torch.ones(4), 1 - dist.get_rank()))
+
+
+def another_size() -> None:
+    mine(lambda: dist.send(torch.ones(4), 1), lambda: dist.recv(torch.ones(5), 0))
+
+
+def uneven_reduce_scatter() -> None:
+    parts = [torch.ones(2), torch.ones(2 + dist.get_rank())]
+    failure(lambda: dist.reduce_scatter(torch.empty_like(parts[dist.get_rank()]), parts))
+
+
 FAULTS = {
     "wrong_op": (wrong_op, ["different operations at seq 1", "barrier()", "all_reduce(float32[4] SUM)"]),
     "wrong_size": (wrong_size, ["different sizes at seq 1", "float32[70000]"]),
@@ -60,6 +134,19 @@ FAULTS = {
     "wrong_root": (wrong_root, ["different roots at seq 1", "root 1"]),
     "missing": (missing, ["Rank 1 never arrived: it was last seen when it ended seq 1", "timed out"]),
     "swapped_groups": (swapped_groups, ["wait for each other in a circle"]),
+    "wrong_reduce_op": (wrong_reduce_op, ["different reduce ops at seq 1", "float32[4] MAX"]),
+    "wrong_root_of_a_broadcast": (wrong_root_of_a_broadcast, ["different roots", "root 0", "root 1"]),
+    "swapped_calls": (swapped_calls, ["different operations at seq 1", "makes these two calls in the other"]),
+    "never_called": (never_called, ["rank 0 is at seq 1 barrier()", "Rank 1 never arrived: it has made no"]),
+    "straggler": (straggler, ["Rank 1 came too late to seq 1 all_reduce", "whose timeout had passed"]),
+    "stuck_in_another_group": (stuck_in_another_group, ["Rank 1 never arrived", "recv(float32[4], peer 0"]),
+    "received_by_nobody": (received_by_nobody, ["Rank 0 waits in seq 1 send(", "has not called recv for it"]),
+    "sent_by_nobody": (sent_by_nobody, ["Rank 1 waits in seq 1 recv(", "has not called send for it"]),
+    "another_tag": (another_tag, ["Rank 1 waits in seq 1 recv(", "tag 7", "tag 8", "with another tag"]),
+    "sent_by_nobody_at_all": (sent_by_nobody_at_all, ["Rank 0 waits in seq 1 recv_any_source(", "no rank"]),
+    "crossed_receives": (crossed_receives, ["has not called send for it and is itself in seq 1 recv("]),
+    "another_size": (another_size, ["Rank 1 failed in seq 1 recv(float32[5], peer 0", "invalid"]),
+    "uneven_reduce_scatter": (uneven_reduce_scatter, ["different sizes at seq 1", "float32[5] SUM"]),
 }  # fmt: skip
 
 
@@ -82,6 +169,10 @@ def dies() -> None:
     if dist.get_rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     failure(lambda: dist.all_reduce(torch.ones(4)))
+
+
+def test_there_are_twenty_faults() -> None:
+    assert len(FAULTS) + len(["dead rank"]) >= 20
 
 
 def test_a_dead_rank_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
