@@ -65,6 +65,8 @@ class Op {
   // Where it is recorded: of none unless set, before it is posted.
   const trace::Recording& recording() const { return recording_; }
   void set_recording(trace::Recording recording) { recording_ = recording; }
+  // Writes there, and of its parts, that somebody waits.
+  virtual void record_wait(Clock::time_point since) const { recording_.awaited(since); }
   // Writes its end there, and that of its parts which have not ended yet.
   virtual void record_end(StatusCode result) const { recording_.ended(result); }
 

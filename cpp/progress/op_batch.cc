@@ -69,6 +69,12 @@ Status OpBatch::finish() {
   return first;
 }
 
+void OpBatch::record_wait(Clock::time_point since) const {
+  for (const auto& part : parts_) {
+    part->record_wait(since);
+  }
+}
+
 void OpBatch::record_end(StatusCode result) const {
   for (const auto& part : parts_) {
     part->record_end(result);

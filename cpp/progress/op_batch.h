@@ -29,6 +29,7 @@ class OpBatch final : public Op {
   bool is_announced() const override;
   microseconds patience() const override;
   Scope& scope() const override { return scope_; }
+  void record_wait(Clock::time_point since) const override;
   void record_end(StatusCode result) const override;
   std::string describe() const override;
 

@@ -61,7 +61,7 @@ std::string to_json(const FlightRecorder::Record& record) {
   json.number("bytes", event.bytes).number("root", event.root).number("peer", event.peer).number("tag", event.tag);
   json.text("route", name(event.route)).text("state", name(event.state())).text("result", name(event.result));
   json.number("issued_ns", event.issued_ns).number("posted_ns", event.posted_ns).number("ended_ns", event.ended_ns);
-  return json.number("site", event.site).end();
+  return json.number("awaited_ns", event.awaited_ns).number("site", event.site).end();
 }
 
 std::string to_json(std::uint32_t number, const FlightRecorder::Group& group) {

@@ -93,6 +93,7 @@ static_assert(std::is_trivially_copyable_v<Call> && sizeof(Call) % sizeof(std::u
 struct Event : Call {
   std::int64_t posted_ns = 0;  // 0: not yet
   std::int64_t ended_ns = 0;
+  std::int64_t awaited_ns = 0;  // when wait() first began; 0: it ended before, or nobody waited so far
   StatusCode result = StatusCode::ok;
 
   State state() const {

@@ -16,8 +16,8 @@ constexpr std::uint64_t kHappened = 1ULL << 63U;
 constexpr unsigned kResultBits = 4;  // below the time, which needs no more than the rest for centuries
 
 // True if it had not happened before, and the place is still that of `id`.
-bool happened(std::atomic<std::uint64_t>& word, std::uint64_t id, StatusCode result) {
-  const auto now = static_cast<std::uint64_t>(nanoseconds(Clock::now()));
+bool happened(std::atomic<std::uint64_t>& word, std::uint64_t id, StatusCode result, Clock::time_point when = Clock::now()) {
+  const auto now = static_cast<std::uint64_t>(nanoseconds(when));
   return word.compare_exchange_strong(id, kHappened | now << kResultBits | static_cast<std::uint64_t>(result),
                                       std::memory_order_release, std::memory_order_relaxed);
 }
@@ -32,6 +32,12 @@ std::int64_t time_in(std::uint64_t word) {
 void Recording::posted() const {
   if (recorder_ != nullptr) {
     happened(recorder_->slot(id_).posted, id_, StatusCode::ok);
+  }
+}
+
+void Recording::awaited(Clock::time_point since) const {
+  if (recorder_ != nullptr) {
+    happened(recorder_->slot(id_).awaited, id_, StatusCode::ok, since);
   }
 }
 
@@ -74,6 +80,7 @@ Recording FlightRecorder::begin(const Call& call) {
     slot.words[i].store(words[i], std::memory_order_release);
   }
   slot.posted.store(id, std::memory_order_release);
+  slot.awaited.store(id, std::memory_order_release);
   slot.ended.store(id, std::memory_order_release);
   slot.version.store(2 * id, std::memory_order_release);
   return {this, id};
@@ -101,11 +108,12 @@ std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
         words[word] = slot.words[word].load(std::memory_order_acquire);
       }
       const std::uint64_t posted = slot.posted.load(std::memory_order_acquire);
+      const std::uint64_t awaited = slot.awaited.load(std::memory_order_acquire);
       const std::uint64_t ended = slot.ended.load(std::memory_order_acquire);
       if (slot.version.load(std::memory_order_relaxed) == before) {
         constexpr std::uint64_t kResult = (1U << kResultBits) - 1;
         const std::int64_t ended_ns = time_in(ended);
-        return Event{std::bit_cast<Call>(words), time_in(posted), ended_ns,
+        return Event{std::bit_cast<Call>(words), time_in(posted), ended_ns, time_in(awaited),
                      ended_ns == 0 ? StatusCode::ok : static_cast<StatusCode>(ended & kResult)};
       }
     }

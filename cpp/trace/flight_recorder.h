@@ -26,6 +26,7 @@ class Recording {
  public:
   Recording() = default;
   void posted() const;
+  void awaited(Clock::time_point since) const;  // the first call counts
   void ended(StatusCode result) const;
   // Nothing if it is not, or no longer, recorded.
   std::optional<Event> event() const;
@@ -88,6 +89,7 @@ class FlightRecorder {
     // The id until it is so far, then kHappened, the time, and for the end the result. So a change for an operation whose place
     // went to another cannot succeed.
     std::atomic<std::uint64_t> posted{0};
+    std::atomic<std::uint64_t> awaited{0};
     std::atomic<std::uint64_t> ended{0};
     std::array<std::atomic<std::uint64_t>, kWords> words{};
   };

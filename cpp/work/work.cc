@@ -77,6 +77,7 @@ bool UccWork::wait(std::chrono::milliseconds timeout) {
   }
   if (!ended()) {
     const Clock::time_point start = Clock::now();
+    op_->record_wait(start);
     const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout, start);
     home_->engine.wait(*op_, deadline, check_interrupt);
     counters_->waited(Clock::now() - start);

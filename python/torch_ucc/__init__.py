@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch_ucc._monitored_barrier import monitored_barrier as monitored_barrier
     from torch_ucc.tracing.recorder import dump as dump
     from torch_ucc.tracing.recorder import stats as stats
+    from torch_ucc.tracing.tracer import mark_step as mark_step
     from torch_ucc.tracing.tracer import trace as trace
 
     Options: type[Any]
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "describe": "torch_ucc._describe",
     "dump": "torch_ucc.tracing.recorder",
+    "mark_step": "torch_ucc.tracing.tracer",
     "monitored_barrier": "torch_ucc._monitored_barrier",
     "stats": "torch_ucc.tracing.recorder",
     "trace": "torch_ucc.tracing.tracer",
 }
-__all__ = ["Options", "describe", "dump", "monitored_barrier", "stats", "trace"]
+__all__ = ["Options", "describe", "dump", "mark_step", "monitored_barrier", "stats", "trace"]
 
 autoload()
 

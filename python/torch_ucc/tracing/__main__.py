@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from torch_ucc.tracing import chrome, diagnosis, fr_trace, page, records, text, timeline
+from torch_ucc.tracing import chrome, diagnosis, fr_trace, iterations, page, records, text, timeline
 
 
 def main(arguments: list[str]) -> int:
@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> int:
         return 0
     entries = timeline.merge(dumps)
     lost = sum(dump.lost for dump in dumps)
-    print(text.report(entries, lost))
+    turns = iterations.iterations(dumps, entries)
+    print(text.report(entries, lost, turns))
     if options.chrome:
         options.chrome.write_text(json.dumps(chrome.convert(entries)))
     if options.html:

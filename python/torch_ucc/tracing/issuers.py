@@ -23,13 +23,15 @@ _PYTHON = {
     "torch_ucc/_monitored_barrier.py": "torch_ucc",
 }
 
+_BACKWARD = "backward pass: gradient bucket of DDP's reducer"
+
 # The Python function below which C++ makes a call, and what it does it for.
 _CPP = {
     ("torch/distributed/utils.py", "_verify_param_shape_across_processes"): "DDP: compare parameter shapes",
     ("torch/distributed/utils.py", "_sync_params_and_buffers"): "DDP: broadcast parameters and buffers",
     ("torch/nn/parallel/distributed.py", "_distributed_broadcast_coalesced"): "DDP: broadcast buffers",
     ("torch/nn/parallel/distributed.py", "_pre_forward"): "DDP reducer: agree on its buckets",
-    ("torch/autograd/graph.py", "_engine_run_backward"): "backward pass: gradient bucket of DDP's reducer",
+    ("torch/autograd/graph.py", "_engine_run_backward"): _BACKWARD,
 }
 
 
@@ -41,6 +43,11 @@ class Issuer:
     """`dist.all_reduce`, `DDP: broadcast buffers`."""
     where: str
     """FILE:LINE FUNCTION of the user's program, as far as it is on the stack."""
+
+    @property
+    def backward(self) -> bool:
+        """Whether autograd issued it: in the caller's thread, or for devices in one of its own."""
+        return self.kind == "C++" and self.what.startswith((_BACKWARD, "thread pt_autograd"))
 
 
 def issuer(site: str) -> Issuer:

@@ -36,6 +36,8 @@ class Record:
     posted_ns: int
     ended_ns: int
     site: int
+    awaited_ns: int = 0
+    """When somebody first waited for it; 0: nobody did before its end, or only for its future."""
 
     @property
     def over(self) -> bool:
@@ -88,6 +90,8 @@ class Dump:
     records: list[Record]
     lost: int = 0
     """Operations of a trace that the ring did not hold long enough."""
+    steps: list[int] = field(default_factory=list)
+    """Of a trace: when it began, and when each iteration of the program ended."""
 
     def of_group(self, name: str) -> Iterator[Record]:
         numbers = {group.number for group in self.groups.values() if group.name == name}

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
+from torch_ucc.tracing.iterations import Iteration
 from torch_ucc.tracing.timeline import Entry, Lateness, Use, lateness, uses
 
+SHOWN = 10
+"""Iterations that are told one by one: of more, those that took longest."""
 
-def report(entries: Sequence[Entry], lost: int = 0) -> str:
-    """Who called what, and who kept whom waiting. `lost`: operations that the traces miss."""
+
+def report(entries: Sequence[Entry], lost: int = 0, iterations: Sequence[Iteration] = ()) -> str:
+    """Who called what, where the time of each iteration went, and who kept whom waiting.
+
+    `lost`: operations that the traces miss.
+    """
     ranks = {entry.rank for entry in entries}
     if not entries:
         return "nothing was recorded"
@@ -18,7 +26,12 @@ def report(entries: Sequence[Entry], lost: int = 0) -> str:
     if lost:
         head += f"; {lost} more were lost, because they came faster than they could be read"
     return "\n\n".join(
-        [head, _table(_USES, [_use(each) for each in uses(entries)]), *_late(lateness(entries))]
+        [
+            head,
+            _table(_USES, [_use(each) for each in uses(entries)]),
+            *_iterations(iterations),
+            *_late(lateness(entries)),
+        ]
     )
 
 
@@ -53,6 +66,28 @@ def _use(use: Use) -> tuple[str, ...]:
         duration(use.longest_ns),
         use.route,
     )
+
+
+_TIMES = ("whole_ns", "compute_ns", "moving_ns", "waiting_ns")
+_ITERATIONS = ("iteration", "time", "compute", "exposed communication", "waiting", "for the slowest")
+
+
+def _iterations(found: Sequence[Iteration]) -> list[str]:
+    """Means over the ranks, and the rank for which the others waited most, with the longest that one did."""
+    if not found:
+        return []
+    rows = []
+    if len(found) > 1:
+        middle = [statistics.median(each.mean(what) for each in found) for what in _TIMES]
+        rows.append(("median", *map(duration, middle), ""))
+    longest = sorted(found, key=lambda each: -each.mean("whole_ns"))[:SHOWN]
+    for each in sorted(longest, key=lambda each: each.number):
+        slowest = f"rank {each.slowest[0]}, {duration(each.slowest[1])}" if each.slowest else "none"
+        rows.append((str(each.number), *(duration(each.mean(what)) for what in _TIMES), slowest))
+    head = f"{len(found)} iteration{'s' if len(found) > 1 else ''}" + (
+        f", the {SHOWN} longest of them" if len(found) > SHOWN else ""
+    )
+    return [f"{head}:\n{_table(_ITERATIONS, rows)}"]
 
 
 def _late(rows: Sequence[Lateness]) -> list[str]:

@@ -22,6 +22,13 @@ class Entry:
     start_ns: int
     end_ns: int
     """Of one that is not over: the end of the trace."""
+    root: int = -1
+    """Its rank in the job."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """No other's."""
+        return self.rank, self.record.id
 
 
 @dataclass(frozen=True)
@@ -49,13 +56,21 @@ class Lateness:
     waited_ns: int
 
 
-def merge(dumps: Sequence[Dump]) -> list[Entry]:
-    """In order of their starts."""
+def shifts(dumps: Sequence[Dump]) -> dict[int, int]:
+    """Nanoseconds to add to each rank's times: all are then since the first operation of any rank."""
+    if not dumps:
+        return {}
     offset = offsets(dumps)
     began = min((d.records[0].issued_ns + offset[d.rank] for d in dumps if d.records), default=0)
+    return {rank: each - began for rank, each in offset.items()}
+
+
+def merge(dumps: Sequence[Dump]) -> list[Entry]:
+    """In order of their starts."""
+    shift_of = shifts(dumps)
     entries = []
     for dump in dumps:
-        shift = offset[dump.rank] - began
+        shift = shift_of[dump.rank]
         issuers = {number: issuer(text) for number, text in dump.sites.items()}
         for record in dump.records:
             end = record.ended_ns or dump.steady_ns
@@ -67,9 +82,15 @@ def merge(dumps: Sequence[Dump]) -> list[Entry]:
                     issuers.get(record.site) or issuer(""),
                     record.issued_ns + shift,
                     end + shift,
+                    _root(dump, record),
                 )
             )
     return sorted(entries, key=lambda entry: entry.start_ns)
+
+
+def _root(dump: Dump, record: Record) -> int:
+    group = dump.groups.get(record.group)
+    return group.ranks[record.root] if group and record.root >= 0 else -1
 
 
 def uses(entries: Sequence[Entry]) -> list[Use]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from torch_ucc import _extension, config
 from torch_ucc.tracing.records import path_for
+from torch_ucc.tracing.steps import Steps
 
 PERIOD = 0.01
 """Seconds between two looks at the recorder: its ring must not go round meanwhile."""
@@ -31,6 +32,16 @@ def trace(path: Path | str) -> Iterator[None]:
         tracer.stop()
 
 
+def mark_step() -> None:
+    """Say that an iteration of this program ends here; nothing if no trace is on.
+
+    `torch-ucc trace show` tells of each iteration where its time went. A program that uses torch.optim need
+    not call it: the optimizer's step() is where an iteration ends.
+    """
+    for tracer in list(Tracer._on):
+        tracer.steps.mark()
+
+
 class Tracer:
     """Takes new records out of the recorder in a thread, until stop() writes them."""
 
@@ -48,6 +59,7 @@ class Tracer:
     def start(self) -> None:
         self._since = json.loads(self._core.flight_recorder(since=1 << 63))["last_id"] + 1
         self._first = self._since
+        self.steps = Steps()
         self._on.add(self)
         self._core.record_sites(True)
         self._thread.start()
@@ -59,9 +71,11 @@ class Tracer:
         self._stopping.set()
         self._thread.join()
         self._on.discard(self)
+        self.steps.close()
         self._core.record_sites(bool(self._on) or config.in_force().trace_sites)
         data = self._take()
         data["records"] = [self._records[number] for number in sorted(self._records)]
+        data["steps"] = self.steps.times
         data["lost"] = data["last_id"] - self._first + 1 - len(self._records)
         file = path_for(self._path, data["rank"])
         file.parent.mkdir(parents=True, exist_ok=True)

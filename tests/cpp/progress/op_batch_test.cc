@@ -136,6 +136,18 @@ TEST_F(OpBatchTest, IsWhatItsPartsAreTogether) {
   }
 }
 
+TEST_F(OpBatchTest, WhoWaitsForItWaitsForItsParts) {
+  trace::FlightRecorder recorder(4);
+  for (int i = 0; i < 2; ++i) {
+    add({.polls = 1})->set_recording(recorder.begin({}));
+  }
+  const Clock::time_point now = Clock::now();
+  batch_->record_wait(now);
+  for (const trace::FlightRecorder::Record& record : recorder.records()) {
+    EXPECT_EQ(record.event.awaited_ns, trace::nanoseconds(now));
+  }
+}
+
 TEST_F(OpBatchTest, NamesTheFirstOfItsParts) {
   add({.name = "send to rank 1"});
   EXPECT_EQ(batch_->describe(), "batch (1 operations: send to rank 1)");

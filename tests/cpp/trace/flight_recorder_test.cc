@@ -42,6 +42,18 @@ TEST(FlightRecorder, TellsWhatBecameOfAnOperation) {
   EXPECT_GE(record.event.ended_ns, record.event.posted_ns);
 }
 
+TEST(FlightRecorder, TellsWhenItWasFirstWaitedFor) {
+  FlightRecorder recorder(4);
+  const Recording recording = recorder.begin(call_of(1));
+  EXPECT_EQ(recorder.records().at(0).event.awaited_ns, 0);
+  const Clock::time_point start = Clock::now();
+  recording.awaited(start);
+  recording.awaited(start + milliseconds(1));
+  EXPECT_EQ(recorder.records().at(0).event.awaited_ns, nanoseconds(start));
+  recorder.begin(call_of(2));
+  EXPECT_EQ(recorder.records().at(1).event.awaited_ns, 0);
+}
+
 TEST(FlightRecorder, KeepsTheFirstEnd) {
   FlightRecorder recorder(4);
   const Recording recording = recorder.begin(call_of(1));

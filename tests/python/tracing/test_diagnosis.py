@@ -27,6 +27,7 @@ class Rank:
     groups: dict[str, tuple[int, ...]]
     now: int = 1000
     records: list[Record] = field(default_factory=list)
+    steps: list[int] = field(default_factory=lambda: [1000])
     failure: str = ""
     reason: str = "timeout"
 
@@ -46,6 +47,8 @@ class Rank:
         tag: int = 0,
         after: int = 1000,
         takes: int = 1000,
+        awaited_after: int | None = None,
+        backward: bool = False,
     ) -> Rank:
         message = op in ("send", "recv", "recv_any_source")
         number = list(self.groups).index(group) + 1
@@ -74,9 +77,15 @@ class Rank:
                 issued_ns=issued,
                 posted_ns=issued,
                 ended_ns=ended,
-                site=1,
+                site=2 if backward else 1,
+                awaited_ns=0 if awaited_after is None else issued + awaited_after,
             )
         )
+        return self
+
+    def step(self) -> Rank:
+        """An iteration ends."""
+        self.steps.append(self.now)
         return self
 
     def stuck(self, op: str, **how: object) -> Rank:
@@ -100,9 +109,11 @@ class Rank:
                 for number, (name, ranks) in enumerate(self.groups.items(), 1)
             },
             sites={
-                1: f"/site/torch/distributed/distributed_c10d.py:9 f\n/home/me/train.py:{40 + self.rank} step"
+                1: f"/site/torch/distributed/distributed_c10d.py:9 f\n{PROGRAM}:{40 + self.rank} step",
+                2: f"/site/torch/autograd/graph.py:5 _engine_run_backward\n{PROGRAM}:3 step",
             },
             records=self.records,
+            steps=self.steps,
         )
 
 
