@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     if options.chrome:
         options.chrome.write_text(json.dumps(chrome.convert(entries)))
     if options.html:
-        options.html.write_text(page.render(entries, lost))
+        options.html.write_text(page.render(entries, lost, turns))
     return 0
 
 

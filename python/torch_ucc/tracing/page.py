@@ -6,27 +6,51 @@ import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch_ucc.tracing import text
+from torch_ucc.tracing.iterations import Iteration, arrivals
 from torch_ucc.tracing.timeline import Entry
 
 
-def render(entries: Sequence[Entry], lost: int = 0) -> str:
-    ops = sorted({entry.record.op for entry in entries})
-    rows = [
-        [
-            entry.rank,
-            ops.index(entry.record.op),
-            entry.start_ns,
-            max(entry.end_ns - entry.start_ns, 1),
-            f"{entry.record.describe()} seq {entry.record.seq} of group {entry.group}\n"
-            f"{text.duration(entry.end_ns - entry.start_ns)}, {text.size(entry.record.bytes)}, "
-            f"{entry.record.route}, {entry.record.state}\n"
-            f"by {entry.issuer.what} ({entry.issuer.kind})\n{entry.issuer.where}",
-        ]
-        for entry in entries
-    ]
+def render(entries: Sequence[Entry], lost: int = 0, found: Sequence[Iteration] = ()) -> str:
     # "</" would end the script element.
-    data = json.dumps({"ops": ops, "rows": rows}).replace("</", "<\\/")
+    told = json.dumps(data(entries, found)).replace("</", "<\\/")
     page = Path(__file__).with_name("page.html").read_text()
-    return page.replace("@REPORT@", html.escape(text.report(entries, lost))).replace("@DATA@", data)
+    return page.replace("@REPORT@", html.escape(text.report(entries, lost, found))).replace("@DATA@", told)
+
+
+def data(entries: Sequence[Entry], found: Sequence[Iteration]) -> dict[str, Any]:
+    ops = sorted({entry.record.op for entry in entries})
+    ranks = sorted({entry.rank for entry in entries})
+    steps = {rank: [each.ends[rank] for each in found] for rank in ranks}
+    came = arrivals(entries)
+    boxes = []
+    free: dict[int, list[int]] = {rank: [0] for rank in ranks}  # by level: from when on
+    for entry in entries:
+        length = max(entry.end_ns - entry.start_ns, 1)
+        last_came, last = came.get(entry.key, (0, entry.rank))
+        waiting = min(max(last_came - entry.start_ns, 0), length) if last != entry.rank else 0
+        told = _tip(entry, waiting, last)
+        level = _level(free[entry.rank], entry.start_ns, entry.start_ns + length)
+        boxes.append([entry.rank, level, ops.index(entry.record.op), entry.start_ns, length, waiting, told])
+    lanes = [{"rank": rank, "levels": len(free[rank]), "steps": steps[rank]} for rank in ranks]
+    return {"ops": ops, "lanes": lanes, "boxes": boxes}
+
+
+def _level(free: list[int], start: int, end: int) -> int:
+    """The first that is free at `start`, taken until `end`."""
+    level = next((i for i, since in enumerate(free) if since <= start), len(free))
+    free[level:] = [end, *free[level + 1 :]]
+    return level
+
+
+def _tip(entry: Entry, waiting: int, last: int) -> str:
+    record = entry.record
+    waited = f", {text.duration(waiting)} of it until rank {last} came" if waiting else ""
+    return (
+        f"{record.describe()} seq {record.seq} of group {entry.group}\n"
+        f"{text.duration(entry.end_ns - entry.start_ns)}{waited}; {text.size(record.bytes)}, "
+        f"{record.route}, {record.state}\n"
+        f"by {entry.issuer.what} ({entry.issuer.kind})\n{entry.issuer.where}"
+    ).rstrip()
