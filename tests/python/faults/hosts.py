@@ -4,9 +4,9 @@
         assert pair.run(total, per_host=2) == [6.0] * 4
 
 A host is a set of namespaces: it has a network address, host name, boot id, process ids, System V IPC,
-/dev/shm and list of network interfaces of its own. Only files are shared. Its cable ends in a switch, a
-bridge in a network namespace of its own, with the address at which the store is served. The machine's own
-network is not touched.
+/dev/shm and list of network interfaces of its own, and a steady clock if asked for. Only files are shared.
+Its cable ends in a switch, a bridge in a network namespace of its own, with the address at which the store is
+served. The machine's own network is not touched.
 
 Nothing outlives the caller, however it ended: a host is held by a process that ends when the caller's end of
 a pipe is closed, its other processes end with that one, and the kernel removes what is left of it.
@@ -47,6 +47,9 @@ rm -r /dev/shm/own
 echo "$1" >/proc/sys/kernel/hostname
 """
 
+# A host's clock, where the kernel has clocks for namespaces: without, all hosts share one.
+_CLOCK = ["time_for_children"] * Path("/proc/self/ns/time_for_children").exists()
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,8 +64,12 @@ def why_not() -> str | None:
 
 
 @contextlib.contextmanager
-def hosts(count: int) -> Iterator[Hosts]:
-    """`count` hosts, named host0 and so on, joined by a switch. They know each other by name."""
+def hosts(count: int, clocks_ahead: Sequence[int] | None = None) -> Iterator[Hosts]:
+    """`count` hosts, named host0 and so on, joined by a switch. They know each other by name.
+
+    `clocks_ahead`: by how many seconds the steady clock of each is ahead of this machine's. Those of real
+    hosts differ by when they started.
+    """
     addresses = {f"host{i}": f"{_NETWORK}.{i + 1}" for i in range(count)}
     names = "".join(
         f"{address} {name}\n"
@@ -78,8 +85,9 @@ def hosts(count: int) -> Iterator[Hosts]:
             "link set dev lo up",
         )
         made = []
-        for name, address in addresses.items():
-            host = stack.enter_context(_Namespaces(_MAKE_HOST, *_HOST, arguments=(name, names)))
+        for i, (name, address) in enumerate(addresses.items()):
+            clock = ("--time", f"--monotonic={clocks_ahead[i]}") if clocks_ahead else ()
+            host = stack.enter_context(_Namespaces(_MAKE_HOST, *_HOST, *clock, arguments=(name, names)))
             switch.ip(
                 f"link add name {name} master switch type veth peer name eth0 netns {host.pid}",
                 f"link set dev {name} up",
@@ -223,7 +231,7 @@ def _rank_main(host: int, job: testing._Job, rank: int) -> None:
     """Start the rank on the host and end as it ends: a process cannot move to other process ids itself."""
     _libc.prctl(testing._PR_SET_PDEATHSIG, signal.SIGKILL)
     here = Path.cwd()
-    _enter(host, "net", "ipc", "uts", "pid_for_children", "mnt")
+    _enter(host, "net", "ipc", "uts", "pid_for_children", "mnt", *_CLOCK)
     os.chdir(here)
     child = os.fork()
     if child == 0:
