@@ -157,6 +157,9 @@ void bind_trace(py::module_& module) {
   module.def(
       "dump_on_failure", [](const std::string& directory) { for_user([&] { trace::start_dumper(directory); }); },
       py::arg("directory"), "From now on write the recorder to a file of this directory when an operation fails.");
+  module.def(
+      "record_operations", [](bool on) { trace::recorder().set_on(on); }, py::arg("on"),
+      "Whether the flight recorder records, as it does from the start: for measuring what that costs.");
   module.def("dump_at_signal", &trace::dump_at_signal, "Write that file at SIGUSR2, too.");
   module.def(
       "record_sites", [](bool on) { trace::site_capture.store(on ? python_site : nullptr); }, py::arg("on"),

@@ -70,6 +70,9 @@ bool FlightRecorder::lock(Slot& slot, std::uint64_t id) {
 // The words are stored with release and loaded with acquire, in place of fences, which the thread sanitizer does not know: who
 // sees a word of a later write then sees its odd version too.
 Recording FlightRecorder::begin(const Call& call) {
+  if (!on_.load(std::memory_order_relaxed)) {
+    return {};
+  }
   const std::uint64_t id = next_.fetch_add(1, std::memory_order_relaxed) + 1;
   Slot& slot = this->slot(id);
   if (!lock(slot, id)) {

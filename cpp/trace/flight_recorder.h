@@ -61,6 +61,9 @@ class FlightRecorder {
 
   Recording begin(const Call& call);
 
+  // Whether begin() records, which it does from the start: for measuring what that costs.
+  void set_on(bool on) { on_.store(on, std::memory_order_relaxed); }
+
   // The records with an id from `since` on that are still there, in order of ids.
   std::vector<Record> records(std::uint64_t since = 1) const;
   // The id of the last operation that began; 0: none has.
@@ -103,6 +106,7 @@ class FlightRecorder {
   const std::size_t capacity_;
   const std::unique_ptr<Slot[]> slots_;
   std::atomic<std::uint64_t> next_{0};
+  std::atomic<bool> on_{true};
 
   mutable Mutex mutex_;  // groups and sites are made, read and fail by many threads, and rarely
   std::uint32_t last_group_ TUCC_GUARDED_BY(mutex_) = 0;

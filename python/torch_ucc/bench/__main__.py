@@ -21,6 +21,7 @@ OCCASION_HELP = {
     "idle": "measure instead what idling and waiting cost",
     "training": "measure instead what communication costs a training",
     "starting": "measure instead how long the start takes",
+    "recording": "measure instead what the flight recorder adds to an operation",
 }
 # More ranks than so many are not timed with larger parts: their memory adds up.
 MANY, LARGEST_OF_MANY = 4, 1 << 20
@@ -148,6 +149,7 @@ def occasion_arguments(name: str, args: argparse.Namespace) -> list[str]:
         },
         "training": {"--trials": args.trials},
         "starting": {},
+        "recording": {},
     }[name]
     return [str(word) for pair in given.items() for word in pair]
 

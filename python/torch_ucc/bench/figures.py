@@ -32,7 +32,7 @@ class Figure:
     @property
     def spread(self) -> float:
         """Half the interval, relative to the median."""
-        return (self.high - self.low) / 2 / self.median if self.median else 0.0
+        return (self.high - self.low) / 2 / abs(self.median) if self.median else 0.0
 
 
 def figure(values: Sequence[float]) -> Figure:

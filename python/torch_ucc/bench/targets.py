@@ -22,6 +22,7 @@ class Verdict(Enum):
 class Unit(Enum):
     RATIO = "ratio"
     SECONDS = "seconds"
+    NANOSECONDS = "nanoseconds"
     CORE = "share of a core"
     SHARE = "share"
 
@@ -30,6 +31,8 @@ class Unit(Enum):
             return f"{value:.3g}x"
         if self is Unit.SECONDS:
             return f"{value * 1e3:.3f} ms"
+        if self is Unit.NANOSECONDS:
+            return f"{value * 1e9:.0f} ns"
         return f"{value:.2%}" if self is Unit.CORE else f"{value:.0%}"
 
 
@@ -201,6 +204,7 @@ OCCASION_TARGETS = (
     OccasionTarget("start", "first group and all_reduce", 0.15, Unit.SECONDS, Beside.GLOO),
     OccasionTarget("start, 8 ranks", "the same of 8 ranks", 0.15, Unit.SECONDS, Beside.GLOO),
     OccasionTarget("group", "a further group", 0.001, Unit.SECONDS),
+    OccasionTarget("recording", "the flight recorder, an operation", 1e-7, Unit.NANOSECONDS),
 )
 
 

@@ -81,6 +81,15 @@ TEST(FlightRecorder, KeepsTheLastOnes) {
   EXPECT_EQ(recorder.last(), 6U);
 }
 
+TEST(FlightRecorder, RecordsOnlyWhileItIsOn) {
+  FlightRecorder recorder(4);
+  recorder.set_on(false);
+  EXPECT_FALSE(recorder.begin(call_of(1)).event());
+  EXPECT_EQ(recorder.last(), 0U);
+  recorder.set_on(true);
+  EXPECT_TRUE(recorder.begin(call_of(2)).event());
+}
+
 TEST(FlightRecorder, ARecordingOfNoneDoesNothing) {
   const Recording none;
   none.posted();

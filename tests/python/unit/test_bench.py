@@ -16,6 +16,7 @@ from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import Sample, Samples, figure
 from torch_ucc.bench.peers import PEERS, commands
+from torch_ucc.bench.recording import PAIRS
 from torch_ucc.bench.targets import (
     PLAIN_TARGETS,
     EveryCellTarget,
@@ -256,6 +257,17 @@ class TestRuns:
     def test_wrong_arguments(self, arguments: list[str]) -> None:
         with pytest.raises(SystemExit):
             parse(arguments)
+
+    @pytest.mark.usefixtures("cores_given_back")
+    def test_real_run_of_the_recorder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        output = tmp_path / "figures.json"
+        assert main(["--recording", "--peers", "ucc,gloo", "--repetitions", "1", "--json", str(output)]) == 0
+        (row,) = [line for line in capsys.readouterr().out.splitlines() if "<= 100 ns" in line]
+        assert row.startswith("the flight recorder, an operation")
+        data = json.loads(output.read_text())
+        assert list(data["occasions"]) == ["ucc"] and len(data["occasions"]["ucc"]["recording"]) == PAIRS
+        assert [target["unit"] for target in data["targets"]] == ["nanoseconds"]
+        assert data["failures"] == []
 
     @pytest.mark.usefixtures("cores_given_back")
     def test_real_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
