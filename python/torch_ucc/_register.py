@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
+import time
 import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ NAMES = ("ucc", "torch_ucc")
 
 CLOSE_AT_EXIT = timedelta(milliseconds=500)
 """How long a process that ends without closing its groups waits for peers which end alike."""
+
+log = logging.getLogger("torch_ucc")
+"""TORCH_LOGS=torch_ucc shows it, TORCH_LOGS=+torch_ucc with more."""
 
 DEVICES = ["cpu", "cuda"]  # a list: torch would iterate over the letters of a string
 
@@ -70,6 +75,7 @@ def _create(group: Any, options: Any) -> Any:
     """
     from torch_ucc import _extension, _plan
 
+    began = time.monotonic()
     core = _extension.core()
     if options is not None and not isinstance(options, core.Options):
         raise TypeError(
@@ -84,7 +90,8 @@ def _create(group: Any, options: Any) -> Any:
     if not core.has_context_for(global_ranks):
         told = _plan.choose(core, group.store, group.group_rank, global_ranks, timeout)
         settings.ucx, settings.ucc = told
-    return core.create_backend(
+        log.debug("group %r: UCX is told %s, UCC %s", group.group_id, *told)
+    backend = core.create_backend(
         store=group.store,
         rank=group.group_rank,
         size=group.group_size,
@@ -93,6 +100,16 @@ def _create(group: Any, options: Any) -> Any:
         global_ranks=global_ranks,
         settings=settings,
     )
+    log.info(
+        "group %r: rank %d of %d, timeout %s, made in %.1f ms",
+        group.group_id,
+        group.group_rank,
+        group.group_size,
+        timeout,
+        1e3 * (time.monotonic() - began),
+    )
+    log.debug("group %r: global ranks %s", group.group_id, global_ranks)
+    return backend
 
 
 def _settings() -> Any:
