@@ -152,8 +152,12 @@ trace::Recording UccBackend::begin(Call& call, const Prepared& prepared) {
   event.route = route_of(prepared.path);
   const std::vector<std::int64_t>& ranks = spec_.global_ranks;
   tell_profiler(call, prepared, ranks.front(), ranks.size() > 1 ? ranks[1] - ranks[0] : 1);
-  home_->counters[operation::index_of(*call.op)].called(event.bytes);
+  counters_of(*call.op, event.route).called(event.bytes);
   return trace::recorder().begin(event);
+}
+
+trace::Counters& UccBackend::counters_of(const Operation& op, trace::Route route) {
+  return home_->counters[operation::index_of(op)][route];
 }
 
 void UccBackend::tell_hook_of(Op& op, const UccWork::Parts& parts) {
@@ -192,7 +196,7 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, millisecond
   UccWork::Parts parts;
   parts.type = call.op->type;
   parts.title = call.op->title;
-  parts.counters = &home_->counters[operation::index_of(*call.op)];
+  parts.counters = &counters_of(*call.op, route_of(prepared.path));
   const trace::Recording recording = begin(call, prepared);
   parts.inputs = std::move(prepared.inputs);
   parts.outputs = std::move(prepared.outputs);
@@ -205,7 +209,7 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
   UccWork::Parts parts;
   parts.type = call.op->type;
   parts.title = call.op->title;
-  parts.counters = &home_->counters[operation::index_of(*call.op)];
+  parts.counters = &counters_of(*call.op, route_of(all.front().path));
   auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
   for (Prepared& prepared : all) {
     parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
@@ -263,7 +267,7 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
   UccWork::Parts parts;
   parts.type = operation::kCoalesced.type;
   parts.title = operation::kCoalesced.title;
-  parts.counters = &home_->counters[operation::index_of(operation::kCoalesced)];
+  parts.counters = &counters_of(operation::kCoalesced, trace::Route::none);  // of all ways that its calls go
   parts.seq = seq_.load(std::memory_order_relaxed);
   parts.outputs = std::move(ended.outputs);
   return post(ended.batch->empty() ? nullptr : std::move(ended.batch), std::move(parts), c10d::kUnsetTimeout, true);
@@ -443,7 +447,7 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
   event.site = trace::site_of_caller();
   event.route = trace::Route::store;
   event.issued_ns = trace::nanoseconds(Clock::now());
-  home_->counters[operation::index_of(operation::kMonitoredBarrier)].called(0);
+  counters_of(operation::kMonitoredBarrier, event.route).called(0);
   const trace::Recording recording = trace::recorder().begin(event);
   for_user([&] {
     try {

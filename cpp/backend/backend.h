@@ -100,7 +100,7 @@ class UccBackend final : public c10d::Backend {
 
   const std::shared_ptr<CommContext>& context() const { return context_; }
   // By operation::index_of.
-  const std::array<trace::Counters, WorkHome::kOperations>& counters() const { return home_->counters; }
+  const std::array<trace::CountersByRoute, WorkHome::kOperations>& counters() const { return home_->counters; }
   std::uint32_t number() const { return home_->group; }  // in the flight recorder
 
  private:
@@ -123,6 +123,7 @@ class UccBackend final : public c10d::Backend {
   trace::Recording begin(Call& call, const Prepared& prepared);
   // Null if nothing has to be sent.
   std::shared_ptr<Op> make_op(const Call& call, Prepared prepared, trace::Recording recording);
+  trace::Counters& counters_of(const Operation& op, trace::Route route);
   void tell_hook_of(Op& op, const UccWork::Parts& parts);
   WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, std::chrono::milliseconds timeout, bool async_op);
   Coalescing* coalescing_of_this_thread();

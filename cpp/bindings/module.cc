@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -94,15 +93,24 @@ void bind_settings(py::module_& module) {
       .def_readwrite("ucc", &Settings::ucc);
 }
 
-std::map<std::string, std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> counters(const UccBackend& backend) {
-  std::map<std::string, std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> called;
+using Counted = std::tuple<const char*, const char*, std::uint64_t, std::uint64_t, std::uint64_t>;
+
+std::vector<Counted> counters(const UccBackend& backend) {
+  std::vector<Counted> called;
   for (const Operation& operation : operation::kTable) {
-    const trace::Counters& each = backend.counters()[operation::index_of(operation)];
-    if (each.calls() != 0 || each.waited_ns() != 0) {
-      called.emplace(operation.name, std::make_tuple(each.calls(), each.bytes(), each.waited_ns()));
+    for (const trace::Route route : trace::kRoutes) {
+      const trace::Counters& each = backend.counters()[operation::index_of(operation)][route];
+      if (each.calls() != 0 || each.waited_ns() != 0) {
+        called.emplace_back(operation.name, trace::name(route), each.calls(), each.bytes(), each.waited_ns());
+      }
     }
   }
   return called;
+}
+
+std::tuple<std::uintptr_t, std::size_t, std::uint64_t> engine(const UccBackend& backend) {
+  const Engine& engine = backend.context()->engine();
+  return {reinterpret_cast<std::uintptr_t>(&engine), engine.outstanding(), engine.sleeps()};
 }
 
 void bind_backend(py::module_& module) {
@@ -115,7 +123,10 @@ void bind_backend(py::module_& module) {
            "The name that torch's own backends have for set_timeout().")
       .def_property_readonly("options", &UccBackend::getBackendOptions)
       .def_property_readonly("number", &UccBackend::number, "By which the flight recorder names the group.")
-      .def("counters", &counters, "Of each operation that was called: calls, bytes, nanoseconds waited.")
+      .def("counters", &counters,
+           "Of each operation that was called, and each way it went: its name, the way, calls, bytes, nanoseconds waited.")
+      .def("engine", &engine,
+           "What moves the operations of this group and of others: a number of its own, operations under way, sleeps so far.")
       .def(
           "perform_nocolor_split", [](const UccBackend&, const py::object&) {}, py::arg("device"),
           "Called by torch on ranks outside a new group: nothing to do, ours "
@@ -148,6 +159,13 @@ void bind_probe(py::module_& module) {
 void bind_trace(py::module_& module) {
   c10d::control_plane::registerHandler("torch_ucc_dump", [](const auto&, auto& response) {
     response.setContent(trace::to_json(trace::recorder(), "debug server"), "application/json");
+  });
+  // Handlers outlive the interpreter: none may hold an object of it.
+  c10d::control_plane::registerHandler("torch_ucc_metrics", [](const auto&, auto& response) {
+    const py::gil_scoped_acquire gil;
+    const py::module_ metrics = py::module_::import("torch_ucc.tracing.metrics");
+    response.setContent(metrics.attr("metrics")().template cast<std::string>(),
+                        metrics.attr("CONTENT_TYPE").template cast<std::string>());
   });
   module.def(
       "flight_recorder",

@@ -487,8 +487,11 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
       const Clock::time_point before = now;
       now = turn(parker, waited_for);  // what came before the announcement is seen here, what comes later rings
       const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || stopping_.load();
-      if (!over && !parker.moves(now - before) &&
-          sleep.wait(std::min<Clock::duration>(parker.take_pause(all_announced_.load()), deadline.left(now)))) {
+      if (over || parker.moves(now - before)) {
+        return;
+      }
+      sleeps_.fetch_add(1, std::memory_order_relaxed);
+      if (sleep.wait(std::min<Clock::duration>(parker.take_pause(all_announced_.load()), deadline.left(now)))) {
         parker.restart(Clock::now());
       }
       return;

@@ -95,6 +95,8 @@ class Engine {
 
   // Operations posted and not yet completed.
   std::size_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
+  // How often a thread has slept while operations were under way.
+  std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
  private:
   class Turn;  // holds the baton for a scope
@@ -171,6 +173,7 @@ class Engine {
   std::atomic<std::size_t> outstanding_{0};
   std::atomic<int> waiting_{0};         // threads inside wait()
   std::atomic<std::uint64_t> left_{0};  // operations whose caller went on with something else
+  std::atomic<std::uint64_t> sleeps_{0};
 
   std::atomic<Clock::rep> last_death_;  // when a scope last failed because a peer was gone
   std::atomic<std::uint64_t> scope_failures_{0};

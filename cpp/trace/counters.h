@@ -1,10 +1,13 @@
-// How often, how much, how long: counted for each operation of a group.
+// How often, how much, how long: counted for each operation of a group, and each way that it may go.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/deadline.h"
+#include "trace/event.h"
 
 namespace torch_ucc::trace {
 
@@ -29,6 +32,16 @@ class Counters {
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> waited_ns_{0};
+};
+
+// Those of one operation, by the way that it went.
+class CountersByRoute {
+ public:
+  Counters& operator[](Route route) { return counters_[static_cast<std::size_t>(route)]; }
+  const Counters& operator[](Route route) const { return counters_[static_cast<std::size_t>(route)]; }
+
+ private:
+  std::array<Counters, kRoutes.size()> counters_{};
 };
 
 }  // namespace torch_ucc::trace

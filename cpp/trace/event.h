@@ -1,6 +1,7 @@
 // What is recorded of one operation: numbers, and pointers to texts that stay.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <type_traits>
 
@@ -16,6 +17,7 @@ enum class State : std::uint8_t {
 };
 
 enum class Route : std::uint8_t { none, ucc, messages, store };
+inline constexpr std::array kRoutes{Route::none, Route::ucc, Route::messages, Route::store};
 
 inline const char* name(State state) {
   switch (state) {

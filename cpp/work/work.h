@@ -24,7 +24,7 @@ struct WorkHome {
   Engine& engine;
   Delivery& delivery;
   std::uint32_t group = 0;  // its number in the flight recorder
-  std::array<trace::Counters, kOperations> counters{};
+  std::array<trace::CountersByRoute, kOperations> counters{};
 };
 
 // Dropping it does not end the operation. All members may be called from any thread; none needs the GIL.

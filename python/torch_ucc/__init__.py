@@ -14,8 +14,9 @@ from torch_ucc._autoload import autoload
 if TYPE_CHECKING:
     from torch_ucc._describe import describe as describe
     from torch_ucc._monitored_barrier import monitored_barrier as monitored_barrier
+    from torch_ucc.tracing.metrics import metrics as metrics
+    from torch_ucc.tracing.metrics import stats as stats
     from torch_ucc.tracing.recorder import dump as dump
-    from torch_ucc.tracing.recorder import stats as stats
     from torch_ucc.tracing.tracer import mark_step as mark_step
     from torch_ucc.tracing.tracer import trace as trace
 
@@ -26,11 +27,12 @@ _HOMES = {
     "describe": "torch_ucc._describe",
     "dump": "torch_ucc.tracing.recorder",
     "mark_step": "torch_ucc.tracing.tracer",
+    "metrics": "torch_ucc.tracing.metrics",
     "monitored_barrier": "torch_ucc._monitored_barrier",
-    "stats": "torch_ucc.tracing.recorder",
+    "stats": "torch_ucc.tracing.metrics",
     "trace": "torch_ucc.tracing.tracer",
 }
-__all__ = ["Options", "describe", "dump", "mark_step", "monitored_barrier", "stats", "trace"]
+__all__ = ["Options", "describe", "dump", "mark_step", "metrics", "monitored_barrier", "stats", "trace"]
 
 autoload()
 

@@ -28,6 +28,17 @@ TEST(Engine, PostDoesNotBlockOnALongOne) {
   EXPECT_EQ(rig.engine.outstanding(), 1U);
 }
 
+TEST(Engine, CountsItsSleeps) {
+  Rig rig;
+  rig.engine.stop_background();
+  rig.post({.polls = 3});
+  EXPECT_EQ(rig.engine.sleeps(), 0U);
+  const auto op = rig.post({.polls = FakeOp::kNever});
+  while (rig.engine.sleeps() < 2) {  // for ever if it does not
+    rig.engine.wait(*op, Deadline::after(milliseconds(20)));
+  }
+}
+
 TEST(Engine, PostDoesNotWaitForTheBaton) {
   Rig rig;
   BatonHolder holder(rig.engine);

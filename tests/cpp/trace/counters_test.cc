@@ -16,5 +16,14 @@ TEST(Counters, AddUp) {
   EXPECT_EQ(counters.waited_ns(), 7000U);
 }
 
+TEST(Counters, AreApartByRoute) {
+  CountersByRoute counters;
+  counters[Route::ucc].called(40);
+  counters[Route::messages].called(2);
+  EXPECT_EQ(counters[Route::ucc].bytes(), 40U);
+  EXPECT_EQ(counters[Route::messages].bytes(), 2U);
+  EXPECT_EQ(counters[Route::store].calls(), 0U);
+}
+
 }  // namespace
 }  // namespace torch_ucc::trace
