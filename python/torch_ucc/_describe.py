@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from torch_ucc import _extension, _libraries, _plan, config
+from torch_ucc._register import told_by_profile
 from torch_ucc.topology.explain import differences
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 from torch_ucc.topology.routes import WAYS
@@ -29,7 +30,8 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     members = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
     me = dist.get_rank(group)
     agreed = _plan.of(members)
-    probe = core.TransportProbe(agreed.plan.ucx_settings(agreed.rank) if agreed else [])
+    with told_by_profile():
+        probe = core.TransportProbe(agreed.plan.ucx_settings(agreed.rank) if agreed else [])
     told: list[tuple[bytes, bytes]] = [(b"", b"")] * len(members)
     dist.all_gather_object(told, (probe.address(), _plan.record_here()), group=group)
     agreed = agreed or _plan.learn(me, members, [record for _, record in told])

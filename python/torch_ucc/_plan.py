@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from torch_ucc import config
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.user import LOOPBACK, WITHOUT_CMA, settings_here
 
@@ -44,7 +45,7 @@ def choose(
     core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta
 ) -> tuple[Options, Options]:
     """What to tell UCX and UCC's context on this rank. Raises ValueError if what somebody set leaves no way
-    to a peer.
+    to a peer, or if the profile is for another topology.
 
     Blocks until all called it, since ranks tell each other about their hosts; but not those of one host:
     there the libraries are told how many they are, to leave the network alone, and which way to copy.
@@ -54,9 +55,10 @@ def choose(
         records = core.exchange(store, rank, size, timeout, record_here())
         agreed = learn(rank, global_ranks, records)
         _refuse_problems(agreed.plan)
+        _refuse_profile(agreed.job)
         return agreed.plan.ucx_settings(rank), agreed.plan.ucc_settings(rank)
     _agreed.pop(tuple(global_ranks), None)
-    if not settings_here():
+    if not settings() and config.in_force().tuned is None:
         devices = ("NET_DEVICES", LOOPBACK)
         ways = [WITHOUT_CMA] if 1 < size <= usable_here() else []
         return [*ways, devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
@@ -64,8 +66,10 @@ def choose(
     from torch_ucc.topology.job import uniform
     from torch_ucc.topology.plan import make_plan
 
-    plan = make_plan(uniform([this_host()], size, settings_here()))
+    job = uniform([this_host()], size, settings())
+    plan = make_plan(job)
     _refuse_problems(plan)
+    _refuse_profile(job)
     return plan.ucx_settings(rank), plan.ucc_settings(rank)
 
 
@@ -74,12 +78,17 @@ def all_here(size: int, environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("LOCAL_WORLD_SIZE") == environment.get("WORLD_SIZE") == str(size)
 
 
+def settings() -> dict[str, str]:
+    """What is set here that decides over a plan."""
+    return settings_here(profile=config.in_force().libraries)
+
+
 def record_here() -> bytes:
     """What this rank tells the others."""
     from torch_ucc.topology.here import this_host
     from torch_ucc.topology.job import encode
 
-    return encode(this_host(), settings_here(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return encode(this_host(), settings(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def learn(rank: int, global_ranks: Sequence[int], records: Sequence[bytes]) -> Agreed:
@@ -105,3 +114,19 @@ def _refuse_problems(plan: Plan) -> None:
         more = len(plan.problems) - _SHOWN
         text = " ".join(plan.problems[:_SHOWN]) + (f" So on {more} more ranks." if more > 0 else "")
         raise ValueError(f"this group cannot work: {text}")
+
+
+_profile_fits = False
+
+
+def _refuse_profile(job: Job) -> None:
+    """Asked of a process's first ranks: later, when some are gone, the libraries have long read it."""
+    global _profile_fits
+    tuned = config.in_force().tuned
+    if tuned is None or _profile_fits:
+        return
+    from torch_ucc.tuning.profile import refusal
+
+    if why := refusal(tuned, job):
+        raise ValueError(f"this group cannot be created: {why}")
+    _profile_fits = True

@@ -6,6 +6,7 @@ Imported by `import torch`: nothing here may be slow, or import the extension, b
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import time
@@ -91,15 +92,16 @@ def _create(group: Any, options: Any) -> Any:
         told = _plan.choose(core, group.store, group.group_rank, global_ranks, timeout)
         settings.ucx, settings.ucc = told
         log.debug("group %r: UCX is told %s, UCC %s", group.group_id, *told)
-    backend = core.create_backend(
-        store=group.store,
-        rank=group.group_rank,
-        size=group.group_size,
-        timeout=timeout,
-        group_id=group.group_id,
-        global_ranks=global_ranks,
-        settings=settings,
-    )
+    with told_by_profile():
+        backend = core.create_backend(
+            store=group.store,
+            rank=group.group_rank,
+            size=group.group_size,
+            timeout=timeout,
+            group_id=group.group_id,
+            global_ranks=global_ranks,
+            settings=settings,
+        )
     log.info(
         "group %r: rank %d of %d, timeout %s, made in %.1f ms",
         group.group_id,
@@ -110,6 +112,17 @@ def _create(group: Any, options: Any) -> Any:
     )
     log.debug("group %r: global ranks %s", group.group_id, global_ranks)
     return backend
+
+
+def told_by_profile() -> contextlib.AbstractContextManager[None]:
+    """While UCX and UCC start: they read what the profile tells them."""
+    from torch_ucc import config
+
+    if not (libraries := config.in_force().libraries):
+        return contextlib.nullcontext()
+    from torch_ucc.tuning.profile import applied
+
+    return applied(libraries)
 
 
 def _settings() -> Any:

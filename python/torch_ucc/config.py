@@ -1,7 +1,8 @@
 """What can be set, where it comes from, and what it is when nobody says.
 
-The environment is read once, at the creation of the first group, into one immutable value that remembers the
-source of each setting. An unknown TORCH_UCC_ name is an error, as is a value that cannot be read.
+The environment, and the profile that it may name, are read once, at the creation of the first group, into
+one immutable value that remembers the source of each setting. An unknown TORCH_UCC_ name is an error, as is a
+value that cannot be read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_ucc.tuning.profile import Profile
 
 PREFIX = "TORCH_UCC_"
 
@@ -39,7 +43,8 @@ _UCC_LOCAL = re.compile(
 )
 
 
-def _duration(text: str) -> timedelta:
+def duration(text: str) -> timedelta:
+    """Raises ValueError that says what is one."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m)", text.strip())
     if match is None:
         raise ValueError("a duration such as 200us, 1.5ms, 30s or 5m")
@@ -82,15 +87,15 @@ class Config:
 
     spin: timedelta = _setting(
         timedelta(microseconds=200),
-        _duration,
+        duration,
         "How long a waiting thread polls without giving up its core. Not at all where ranks outnumber cores.",
     )
     yield_for: timedelta = _setting(
-        timedelta(milliseconds=2), _duration, "How long it then polls and yields, before it sleeps."
+        timedelta(milliseconds=2), duration, "How long it then polls and yields, before it sleeps."
     )
-    pause_min: timedelta = _setting(timedelta(microseconds=20), _duration, "The first of the growing sleeps.")
+    pause_min: timedelta = _setting(timedelta(microseconds=20), duration, "The first of the growing sleeps.")
     pause_max: timedelta = _setting(
-        timedelta(milliseconds=1), _duration, "The longest sleep: a late peer is noticed within it."
+        timedelta(milliseconds=1), duration, "The longest sleep: a late peer is noticed within it."
     )
     segment_bytes: int = _setting(
         1 << 20, size, "A larger all_reduce is sent in pieces of this many bytes.", agreed=True
@@ -109,7 +114,7 @@ class Config:
         agreed=True,
     )
     close_timeout: timedelta = _setting(
-        timedelta(seconds=5), _duration, "How long a group that closes waits for its peers to close too."
+        timedelta(seconds=5), duration, "How long a group that closes waits for its peers to close too."
     )
 
     trace: str = _setting(
@@ -122,9 +127,18 @@ class Config:
         "", str, "A directory where a rank writes its last operations when one fails.", native=False
     )
     trace_signal: bool = _setting(False, _switch, "Write them at SIGUSR2, too.", native=False)
+    profile: str = _setting(
+        "", str, "A file of `torch-ucc tune` with settings for this topology: docs/tuning.md.", native=False
+    )
 
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     """Where each setting that is not a default came from."""
+
+    tuned: Profile | None = dataclasses.field(default=None, compare=False)
+    """What `profile` names."""
+
+    libraries: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """What the profile says to UCC and UCX, as variables that they read when they start."""
 
     def agreed(self, environment: Mapping[str, str]) -> list[tuple[str, str]]:
         """Name and value of everything that must be equal on all ranks."""
@@ -150,25 +164,61 @@ def _fields() -> list[dataclasses.Field[Any]]:
 def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
     """Raises ValueError that names the variable, its value and what is allowed."""
     known = {PREFIX + field.name.upper(): field for field in _fields()}
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
+    tuned = _profile(environment)
+    values, sources = _of_profile(tuned) if tuned else ({}, {})
     for name, text in environment.items():
         if not name.startswith(PREFIX) or name in _OTHER_NAMES or name in OLD_NAMES:
             continue
         field = known.get(name)
         if field is None:
             raise ValueError(_unknown(name, list(known)))
-        try:
-            values[field.name] = field.metadata["parse"](text)
-        except ValueError as error:
-            raise ValueError(f"{name}={text!r} is not {error}") from None
+        values[field.name] = _value(field, name, text)
         sources[field.name] = f"environment variable {name}"
-    config = Config(**values, sources=sources)
+    config = Config(**values, sources=sources, tuned=tuned, libraries=_variables(tuned, environment))
     if config.pause_min > config.pause_max:
         raise ValueError(f"{PREFIX}PAUSE_MIN is longer than {PREFIX}PAUSE_MAX")
     if config.trace_signal and not config.trace_dump:
         raise ValueError(f"{PREFIX}TRACE_SIGNAL=1 needs {PREFIX}TRACE_DUMP, the directory to write to")
     return config
+
+
+def _value(field: dataclasses.Field[Any], name: str, text: str) -> Any:
+    try:
+        return field.metadata["parse"](text)
+    except ValueError as error:
+        raise ValueError(f"{name}={text!r} is not {error}") from None
+
+
+def _profile(environment: Mapping[str, str]) -> Profile | None:
+    if not (path := environment.get(f"{PREFIX}PROFILE")):
+        return None
+    from torch_ucc.tuning import profile
+
+    return profile.read(path)
+
+
+def _of_profile(tuned: Profile) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings and their sources."""
+    from torch_ucc.tuning.profile import refuse_unknown
+
+    settable = {field.name: field for field in _fields() if field.name != "profile"}
+    try:
+        refuse_unknown(tuned.section("settings"), settable, "option of [settings]")
+        values = {
+            name: _value(settable[name], f"[settings] {name}", text)
+            for name, text in tuned.section("settings").items()
+        }
+    except ValueError as error:
+        raise ValueError(f"{PREFIX}PROFILE={tuned.path}: {error}") from None
+    return values, dict.fromkeys(values, tuned.name)
+
+
+def _variables(tuned: Profile | None, environment: Mapping[str, str]) -> dict[str, str]:
+    if tuned is None:
+        return {}
+    from torch_ucc.tuning.profile import variables
+
+    return variables(tuned, environment)
 
 
 @functools.cache
@@ -210,6 +260,8 @@ def listing(environment: Mapping[str, str] = os.environ) -> list[Row]:
         for name, value in sorted(environment.items())
         if name.startswith(("UCC_", "UCX_"))
     ]
+    if config.tuned:
+        others += [Row(name, value, config.tuned.name, "") for name, value in config.libraries.items()]
     return ours + old + others
 
 
@@ -248,8 +300,9 @@ _REFERENCE_HEAD = """\
 Made from `python/torch_ucc/config.py` by `torch-ucc config --reference`; do not edit. `torch-ucc config`
 shows the values that hold in your shell, and where each comes from.
 
-They are read from the environment when the first group is created, and then fixed. An unknown `TORCH_UCC_`
-name is an error, and so is a value that cannot be read. Durations are written `200us`, `1.5ms`, `30s`, `5m`;
+They are read when the first group is created, and then fixed: from the environment and, where it says
+nothing, from the profile that `TORCH_UCC_PROFILE` names ([tuning](tuning.md)). An unknown `TORCH_UCC_` name
+is an error, and so is a value that cannot be read. Durations are written `200us`, `1.5ms`, `30s`, `5m`;
 sizes `65536`, `512k`, `4m`, `1g`; switches `0` and `1`. Settings marked "same on all ranks" are compared when
 a group is created, and so are those of UCC that steer how collectives run: a difference is an error that
 names it.
@@ -279,5 +332,5 @@ def native(config: Config, settings: Any, environment: Mapping[str, str] = os.en
     """Fills `settings`, a torch_ucc._core.Settings, and returns it."""
     for field in (field for field in _fields() if field.metadata["native"]):
         setattr(settings, field.name, getattr(config, field.name))
-    settings.agreed = config.agreed(environment)
+    settings.agreed = config.agreed({**environment, **config.libraries})
     return settings

@@ -18,7 +18,6 @@ from torch_ucc import config
 from torch_ucc.topology.explain import plan_text
 from torch_ucc.topology.job import Job, uniform
 from torch_ucc.topology.plan import Plan, make_plan
-from torch_ucc.topology.user import settings_here
 
 
 def main(arguments: list[str]) -> int:
@@ -60,12 +59,12 @@ def _of_job() -> tuple[dict[str, Any], str]:
 
 
 def _of_process() -> tuple[dict[str, Any], str]:
-    from torch_ucc import _extension
+    from torch_ucc import _extension, _plan
     from torch_ucc._describe import libraries
     from torch_ucc.topology.here import this_host
 
     _extension.core()
-    job = uniform([this_host()], 1, settings_here())
+    job = uniform([this_host()], 1, _plan.settings())
     plan = make_plan(job)
     about = {"libraries": libraries()}
     return about, "\n".join([*_head(about["libraries"]), "", _body(job, plan)])

@@ -22,6 +22,7 @@ from torch_ucc.topology.explain import plan_text
 from torch_ucc.topology.job import copies, uniform
 from torch_ucc.topology.plan import make_plan
 from torch_ucc.topology.user import SETTINGS, settings_here
+from torch_ucc.tuning.profile import Profile, refusal
 
 
 def main(arguments: list[str]) -> int:
@@ -46,6 +47,7 @@ def main(arguments: list[str]) -> int:
     if asked.replay and len(asked.replay) > 1 and asked.hosts not in (None, len(asked.replay)):
         parser.error(f"--hosts {asked.hosts}, but {len(asked.replay)} are replayed")
     try:
+        read = config.from_environment()
         hosts = [machine(path) for path in asked.replay or [None]]
     except (OSError, ValueError) as error:
         print(f"torch-ucc plan: {error}", file=sys.stderr)
@@ -53,10 +55,22 @@ def main(arguments: list[str]) -> int:
     if len(hosts) == 1:
         hosts = copies(hosts[0], asked.hosts or 1)
     each = asked.ranks_per_host or len(hosts[0].gpus) or len(hosts[0].numa) or 1
-    job = uniform(hosts, each, settings_here())
+    job = uniform(hosts, each, settings_here(profile=read.libraries))
     plan = make_plan(job)
-    print(json.dumps(dataclasses.asdict(plan), indent=1) if asked.json else plan_text(job, plan).rstrip())
+    if read.tuned and (why := refusal(read.tuned, job)):
+        plan = dataclasses.replace(plan, problems=(*plan.problems, why))
+    if asked.json:
+        print(json.dumps(dataclasses.asdict(plan), indent=1))
+    else:
+        print("\n".join([plan_text(job, plan).rstrip(), *_by_profile(read.tuned)]))
     return 1 if plan.problems else 0
+
+
+def _by_profile(tuned: Profile | None) -> list[str]:
+    if tuned is None:
+        return []
+    rows = [row for row in config.listing() if row.source == tuned.name]
+    return ["", f"Set by {tuned.name}:", *(f"  {row.variable}={row.value}" for row in rows)]
 
 
 def _route(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> int:

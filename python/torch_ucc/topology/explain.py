@@ -19,8 +19,8 @@ def plan_text(job: Job, plan: Plan) -> str:
         lines.append(f"{choice.about:<{width}}  {choice.value}")
         by = f"{choice.by}; {choice.setting} overrides it" if choice.setting else choice.by
         why = f"Because {choice.reason}. (By {by})"
-        if choice.reason == "set by the user":
-            why = f"Set by the user: {choice.by}."
+        if choice.reason.startswith("set by the "):  # user, or profile
+            why = f"{choice.reason.capitalize()}: {choice.by}."
         indent = " " * (width + 2)
         lines += textwrap.wrap(why, _WIDTH, initial_indent=indent, subsequent_indent=indent)
     if len({each.reason for each in plan.devices}) > 1:

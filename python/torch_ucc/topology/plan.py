@@ -17,7 +17,7 @@ from torch_ucc.topology.transports import (
     of_network,
     why_no_cma,
 )
-from torch_ucc.topology.user import CLS, LOOPBACK, NET_DEVICES, PPN, TLS, WITHOUT_CMA, chosen
+from torch_ucc.topology.user import CLS, LOOPBACK, NET_DEVICES, PPN, TLS, WITHOUT_CMA, by_whom, chosen
 
 SAME_HOST, OTHER_HOST = "same host", "other host"
 PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
@@ -117,7 +117,8 @@ def _set_by_the_user(job: Job, peers: str, said: str) -> Choice:
     settings = (chosen(rank.settings, TLS) for rank in job.ranks)
     transports = {name for each in settings for name in allowed(each[1] if each else "all")}
     value = said.partition("=")[2]
-    return Choice(peers, value, "set by the user", "UCX_TLS", said, tuple(sorted(transports)))
+    reason, by = by_whom(said)
+    return Choice(peers, value, reason, "UCX_TLS", by, tuple(sorted(transports)))
 
 
 def _same_host(job: Job) -> Choice:
@@ -203,7 +204,8 @@ def _network_devices(job: Job, per_rank: Sequence[Devices]) -> Choice:
 
 def _collectives(job: Job) -> Choice:
     if said := _user(job, CLS):
-        return Choice("collectives", said.partition("=")[2], "set by the user", "UCC_CLS", said)
+        reason, by = by_whom(said)
+        return Choice("collectives", said.partition("=")[2], reason, "UCC_CLS", by)
     if len(job.hosts) > 1 and job.most_per_host() > 1:
         reason = "hier, which reduces on each host first, was not measured between real hosts yet"
     elif len(job.hosts) > 1:

@@ -1,14 +1,17 @@
-"""What users set that decides over the plan."""
+"""What users set that decides over the plan, themselves or by a profile."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 
-TLS = ("UCC_UCX_TLS", "UCX_TLS")
+PROFILE = "profile "
+"""Before the name of what a profile says: the environment decides over it."""
+
+TLS = ("UCC_UCX_TLS", "UCX_TLS", f"{PROFILE}UCC_UCX_TLS")
 NET_DEVICES = ("UCC_TL_UCP_NET_DEVICES", "UCC_NET_DEVICES", "UCC_UCX_NET_DEVICES", "UCX_NET_DEVICES")
 PPN = ("UCC_ESTIMATED_NUM_PPN",)
-CLS = ("UCC_CLS",)
+CLS = ("UCC_CLS", f"{PROFILE}UCC_CLS")
 """Variables for one thing: of those that are set, the first decides."""
 
 LOOPBACK = "lo"
@@ -17,12 +20,24 @@ LOOPBACK = "lo"
 WITHOUT_CMA = ("TLS", "^cma")
 """For ranks of one host that have a core each: see plan.py."""
 
-SETTINGS = (*TLS, *NET_DEVICES, *PPN, *CLS)
+_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS)
+SETTINGS = tuple(name for name in _ALL if not name.startswith(PROFILE))
 
 
-def settings_here(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Those of SETTINGS that are set."""
-    return {name: environment[name] for name in SETTINGS if name in environment}
+def settings_here(
+    environment: Mapping[str, str] = os.environ, profile: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Those that are set. `profile`: what one says to the libraries, as variables."""
+    told = {f"{PROFILE}{name}": value for name, value in (profile or {}).items()}
+    found = {**environment, **told}
+    return {name: found[name] for name in _ALL if name in found}
+
+
+def by_whom(said: str) -> tuple[str, str]:
+    """Of "UCX_TLS=tcp", which `plan` made of a setting: who set it, as a reason, and how."""
+    if said.startswith(PROFILE):
+        return "set by the profile", said.removeprefix(PROFILE)
+    return "set by the user", said
 
 
 def chosen(settings: Mapping[str, str], names: Sequence[str]) -> tuple[str, str] | None:

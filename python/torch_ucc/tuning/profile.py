@@ -1,0 +1,235 @@
+"""A profile: settings for one topology, as a TOML file that can be read and edited.
+
+It ranks below what is set in the environment and above the defaults. What it says to UCC and UCX reaches them
+as variables that exist while they start (`applied`), since some of it is read from nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_ucc.topology.job import Job
+
+FORMAT = 1
+VARIABLE = "TORCH_UCC_PROFILE"
+
+# What a profile may say to UCX and UCC, without UCX_ and UCC_: what is about speed, and alike on all ranks.
+UCX_OPTIONS = (
+    "TLS",
+    "RNDV_THRESH",
+    "RNDV_SCHEME",
+    "RNDV_FRAG_SIZE",
+    "ZCOPY_THRESH",
+    "BCOPY_THRESH",
+    "MAX_EAGER_RAILS",
+    "MAX_RNDV_RAILS",
+)
+UCC_OPTIONS = (
+    "CLS",
+    "TL_UCP_TUNE",
+    "TL_UCP_NPOLLS",
+    "TL_UCP_ALLGATHER_KN_RADIX",
+    "TL_UCP_ALLREDUCE_KN_RADIX",
+    "TL_UCP_ALLREDUCE_SRA_KN_PIPELINE",
+    "TL_UCP_ALLREDUCE_SRA_KN_RADIX",
+    "TL_UCP_BARRIER_KN_RADIX",
+    "TL_UCP_BCAST_KN_RADIX",
+    "TL_UCP_BCAST_SAG_KN_RADIX",
+    "TL_UCP_REDUCE_KN_RADIX",
+    "TL_UCP_REDUCE_SCATTER_KN_RADIX",
+    "TL_UCP_REDUCE_SCATTER_RING_BIDIRECTIONAL",
+    "TL_UCP_REDUCE_SRG_KN_RADIX",
+)
+
+Values = dict[str, dict[str, str]]  # section -> option -> value
+
+SECTIONS = ("settings", "ucx", "ucc")
+_TOPOLOGY = {
+    "hosts": "hosts",
+    "ranks_per_host": "ranks per host",
+    "cores": "usable cores",
+    "cpu": "CPU",
+    "cma": "whether a process may copy from another's memory",
+    "network": "network between hosts",
+    "ucx": "UCX",
+    "ucc": "UCC",
+}
+"""What decides which choices are good, and its name in words. A profile says all of it."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`topology`: what it was made for. `path` is only where it came from."""
+
+    path: str
+    topology: Mapping[str, Any]
+    values: Values = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As a source of settings."""
+        return f"profile {self.path}"
+
+    def section(self, name: str) -> Mapping[str, str]:
+        return self.values.get(name, {})
+
+
+def read(path: str) -> Profile:
+    """Raises ValueError that names the file and what is wrong in it."""
+    try:
+        return parse(Path(path).read_text(), path)
+    except OSError as error:
+        raise ValueError(f"{VARIABLE}={path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{VARIABLE}={path}: {error}") from None
+
+
+def parse(text: str, path: str = "") -> Profile:
+    """Raises ValueError. What [settings] may say is known to `config`, which checks it."""
+    data = _toml(text)
+    if data.pop("format", None) != FORMAT:
+        raise ValueError(f"not a profile that `torch-ucc tune` of this version wrote (format = {FORMAT})")
+    refuse_unknown(data, ("topology", *SECTIONS), "section")
+    if any(not isinstance(section, dict) for section in data.values()):
+        raise ValueError("topology, settings, ucx and ucc are sections: [ucx], then NAME = VALUE")
+    topology = data.get("topology", {})
+    refuse_unknown(topology, _TOPOLOGY, "part of the topology")
+    if missing := [name for name in _TOPOLOGY if name not in topology]:
+        raise ValueError(f"[topology] lacks {', '.join(missing)}, without which nobody knows where it fits")
+    refuse_unknown(data.get("ucx", {}), UCX_OPTIONS, "option of [ucx]")
+    refuse_unknown(data.get("ucc", {}), UCC_OPTIONS, "option of [ucc]")
+    values = {
+        section: {name: _text(section, name, value) for name, value in data[section].items()}
+        for section in SECTIONS
+        if section in data
+    }
+    return Profile(path, topology, values)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    library: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        data: dict[str, Any] = library.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not TOML: {error}") from None
+    return data
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raises ValueError with a suggestion."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name.upper(), [each.upper() for each in known], n=1)
+            meant = [each for each in known if near and each.upper() == near[0]]
+            hint = f"did you mean {meant[0]}?" if meant else "known are " + ", ".join(known)
+            raise ValueError(f"{name} is no {what}: {hint}")
+
+
+def _text(section: str, name: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError(f'[{section}] {name} = {value!r} is not a text or a number, such as "64k" or 4')
+    return str(value)
+
+
+def variables(profile: Profile, environment: Mapping[str, str]) -> dict[str, str]:
+    """Those by which UCC and UCX get what the profile says to them; not what the environment says already.
+
+    UCX's have the prefix that UCC and we read before UCX's own, so that they are for nobody else.
+    """
+    found = {}
+    for name, value in profile.section("ucx").items():
+        if not {f"UCC_UCX_{name}", f"UCX_{name}"} & environment.keys():
+            found[f"UCC_UCX_{name}"] = value
+    for name, value in profile.section("ucc").items():
+        # UCC takes a short name for that of all its components.
+        if not {f"UCC_{name}", f"UCC_{name.removeprefix('TL_UCP_')}"} & environment.keys():
+            found[f"UCC_{name}"] = value
+    return found
+
+
+@contextlib.contextmanager
+def applied(names: Mapping[str, str]) -> Iterator[None]:
+    """While a library reads its configuration, the environment has these too."""
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+
+
+def topology_of(job: Job) -> dict[str, Any]:
+    """What a profile for this job says of it; of what differs between hosts, one value a host."""
+    from torch_ucc.topology.devices import link_layer
+    from torch_ucc.topology.transports import why_no_cma
+
+    several = len(job.hosts) > 1
+    where = range(len(job.hosts))
+    return {
+        "hosts": len(job.hosts),
+        "ranks_per_host": _of_each([len(job.on(host)) for host in where]),
+        "cores": _of_each([job.cores(host) for host in where]),
+        "cpu": _of_each([host.cpu.model for host in job.hosts]),
+        "cma": _of_each([not why_no_cma(host) for host in job.hosts]),
+        "network": (link_layer(job.hosts) or "TCP") if several else "none",
+        "ucx": _of_each([host.ucx.version for host in job.hosts]),
+        "ucc": _of_each([host.ucc.version for host in job.hosts]),
+    }
+
+
+def _of_each(values: list[Any]) -> Any:
+    return values[0] if all(value == values[0] for value in values) else values
+
+
+def differences(made_for: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """In words, where the topology of a profile is not that of a job."""
+    return [
+        f"{words}: {made_for[name]}, and here {here[name]}"
+        for name, words in _TOPOLOGY.items()
+        if made_for[name] != here[name]
+    ]
+
+
+def refusal(profile: Profile, job: Job) -> str:
+    """Why the profile must not be applied to this job, or empty."""
+    differ = differences(profile.topology, topology_of(job))
+    if not differ:
+        return ""
+    return (
+        f"{VARIABLE}={profile.path} was made for another topology ({'; '.join(differ)}). Unset it, or tune "
+        "here: torchrun ... -m torch_ucc tune --output FILE"
+    )
+
+
+def as_toml(profile: Profile, head: Sequence[str], notes: Mapping[tuple[str, str], Sequence[str]]) -> str:
+    """The file. `notes`: by section and option, lines that say why."""
+    lines = [*(f"# {line}".rstrip() for line in head), f"format = {FORMAT}", "", "[topology]"]
+    lines += [f"{name} = {_literal(value)}" for name, value in profile.topology.items()]
+    for section in SECTIONS:
+        values = profile.section(section)
+        lines += ["", f"[{section}]"] if values else []
+        for name, value in values.items():
+            lines += [f"# {note}" for note in notes.get((section, name), ())]
+            lines.append(f"{name} = {_literal(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
