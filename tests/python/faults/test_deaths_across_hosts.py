@@ -21,9 +21,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from deaths import GRACE, failure, meet, note, only_these_die, wait_for
-from hosts import Hosts, hosts
 from test_deaths import DEATHS, LATE, OPS, others_go_on, survivors_go_on
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch_ucc._hosts import Hosts, hosts
 
 pytestmark = pytest.mark.multirank
 

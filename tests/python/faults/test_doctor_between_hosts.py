@@ -8,8 +8,8 @@ import time
 from datetime import timedelta
 
 import pytest
-from hosts import Hosts
 from torch.distributed.rendezvous import rendezvous
+from torch_ucc._hosts import Hosts
 from torch_ucc.topology.doctor import BROKEN, COSTLY, Finding
 from torch_ucc.topology.probe import probe
 from torch_ucc.topology.reach import survey

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from hosts import hosts
 from test_hosts import values
 from torch_ucc import _routes
+from torch_ucc._hosts import hosts
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 from torch_ucc.topology.routes import Route
 

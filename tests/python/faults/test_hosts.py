@@ -1,4 +1,4 @@
-"""Two hosts of hosts.py: they are two, groups across them compute right, and each fault is what it says."""
+"""Simulated hosts: they are several, groups across them compute right, and each fault is what it says."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
-from hosts import Hosts, Ranks
 from torch._C._distributed_c10d import TCPStore
 from torch_ucc import _stacks, testing
+from torch_ucc._hosts import Hosts, Ranks
 from torch_ucc.testing import RankError
 
 pytestmark = pytest.mark.multirank
@@ -161,7 +161,7 @@ def test_the_limit_shows_stacks_and_kills(
 
 ABANDONED = """
 import json, os, pathlib, sys, time
-from hosts import hosts
+from torch_ucc._hosts import hosts
 from test_hosts import stay
 from torch_ucc import _stacks
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from deaths import failure, wait_for
-from hosts import Hosts
+from torch_ucc._hosts import Hosts
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank

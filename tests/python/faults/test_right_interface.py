@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
-from hosts import Hosts
 from torch_ucc import testing
+from torch_ucc._hosts import Hosts
 from torch_ucc.testing import RankError
 
 pytestmark = pytest.mark.multirank

@@ -1,4 +1,4 @@
-"""Several hosts on this machine, joined by nothing but a network, for tests of what happens between hosts.
+"""Several hosts on this machine, joined by nothing but a network, for tests and the bench.
 
     with hosts(2) as pair:
         assert pair.run(total, per_host=2) == [6.0] * 4
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from torch._C._distributed_c10d import TCPStore
+
 from torch_ucc import _stacks, testing
 
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # ip(8) is not on everybody's
@@ -100,9 +101,34 @@ def hosts(count: int, clocks_ahead: Sequence[int] | None = None) -> Iterator[Hos
 class Hosts:
     """What `hosts` makes."""
 
+    switch = _SWITCH
+    """Its address, where the store is served."""
+
     def __init__(self, switch: _Namespaces, made: Sequence[_Namespaces]) -> None:
         self._switch = switch
         self._hosts = made
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def address(self, i: int) -> str:
+        return f"{_NETWORK}.{i + 1}"
+
+    def at(self, i: int) -> list[str]:
+        """What precedes a command to run it on host i, in its root folder."""
+        kinds = ("net", "ipc", "uts", "pid", "mount")
+        files = {"pid": "pid_for_children", "mount": "mnt"}
+        at = f"/proc/{self._hosts[i].pid}/ns"
+        return ["nsenter", *(f"--{kind}={at}/{files.get(kind, kind)}" for kind in kinds)]
+
+    def at_switch(self) -> list[str]:
+        """The same for this machine, but on the network that all hosts reach."""
+        return ["nsenter", f"--net=/proc/{self._switch.pid}/ns/net"]
+
+    def store(self) -> TCPStore:
+        """A new one, served by this process."""
+        with self._switch.network_entered():
+            return TCPStore(_SWITCH, 0, is_master=True, wait_for_workers=False)
 
     def cut(self, i: int) -> None:
         """Whatever host i and the others send each other is lost, without an answer; its link stays up."""
@@ -160,8 +186,7 @@ class Hosts:
         """
         counts = [per_host] * len(self._hosts) if isinstance(per_host, int) else per_host
         places = [(i, local) for i, count in enumerate(counts) for local in range(count)]
-        with self._switch.network_entered():
-            store = TCPStore(_SWITCH, 0, is_master=True, wait_for_workers=False)
+        store = self.store()
         common = {
             **os.environ,
             "GLOO_SOCKET_IFNAME": "eth0",
