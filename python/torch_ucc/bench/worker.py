@@ -15,7 +15,7 @@ import os
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -97,14 +97,17 @@ class Library(ABC):
 
 
 class TorchLibrary(Library):
-    """torch.distributed over one backend; rank and store come from the environment as under torchrun."""
+    """torch.distributed over one backend; rank and store come from the environment as under torchrun.
 
-    def __init__(self, backend: str, *, init: bool = True) -> None:
+    `prefix`: of the keys, where others use that store, too.
+    """
+
+    def __init__(self, backend: str, *, init: bool = True, prefix: str = "") -> None:
         self.torch: Any = importlib.import_module("torch")
         self.dist: Any = importlib.import_module("torch.distributed")
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self.store = self.dist.TCPStore(*address, is_master=False)
+        self.store = self.dist.PrefixStore(prefix, self.dist.TCPStore(*address, is_master=False))
         self.backend, self.real = backend, backend != "fake"
         self.sum = self.world * (self.world + 1) / 2
         self.rounds = 0
@@ -344,6 +347,14 @@ def measure(
     return {"op": op, "bytes": nbytes, "seconds": one, "calls": size * batches}
 
 
+def measure_all(
+    library: Library, cases: Sequence[str], case_seconds: float, batch_seconds: float
+) -> list[dict[str, Any]]:
+    """Of cases such as "all_reduce:4"."""
+    asked = (case.split(":") for case in cases)
+    return [measure(library, op, int(nbytes), case_seconds, batch_seconds) for op, nbytes in asked]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", help="a torch backend; without it, MPI")
@@ -354,10 +365,7 @@ def main() -> None:
     args = parser.parse_args()
 
     library: Library = TorchLibrary(args.backend) if args.backend else MpiLibrary()
-    results = []
-    for case in args.cases.split(","):
-        op, nbytes = case.split(":")
-        results.append(measure(library, op, int(nbytes), args.case_seconds, args.batch_seconds))
+    results = measure_all(library, args.cases.split(","), args.case_seconds, args.batch_seconds)
     if library.rank == 0:
         Path(args.output).write_text(json.dumps(results))
     library.close()

@@ -17,6 +17,7 @@ COMMANDS = {
     "doctor": ("torch_ucc.cli.doctor", "look for what goes wrong in practice, and name the cure"),
     "config": ("torch_ucc.cli.config", "list every setting with its value and source"),
     "bench": ("torch_ucc.bench.__main__", "time collectives beside those of other libraries"),
+    "tune": ("torch_ucc.tuning.__main__", "measure what is faster than the defaults, under torchrun"),
     "trace": ("torch_ucc.tracing.__main__", "show what the ranks of a job did, or say what went wrong"),
 }
 

@@ -1,0 +1,107 @@
+"""`torchrun ... -m torch_ucc tune --output FILE`: measures on the job's own hosts what could be better than
+the defaults, and writes what is into a profile. TORCH_UCC_PROFILE=FILE applies it. Exit status: 0 written; 1
+it could not be measured; 2 wrong arguments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.rendezvous import rendezvous
+
+from torch_ucc import _extension, _plan, config
+from torch_ucc.topology.job import decode
+from torch_ucc.tuning import report
+from torch_ucc.tuning.choices import crowded, families
+from torch_ucc.tuning.profile import VARIABLE, Profile, as_toml, topology_of
+from torch_ucc.tuning.tuner import Tuner
+from torch_ucc.tuning.turns import Turns
+
+_TOGETHER = timedelta(minutes=2)
+"""How long the ranks may take to come together."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="torch-ucc tune", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the profile to write")
+    parser.add_argument(
+        "--budget", type=_budget, default=_budget("10m"), help="how long it may take; default 10m"
+    )
+    asked = parser.parse_args(arguments)
+    if "RANK" not in os.environ:
+        parser.error("it measures a job: start it as one, `torchrun ... -m torch_ucc tune --output FILE`")
+    rank = int(os.environ["RANK"])
+    if rank == 0 and not asked.output.absolute().parent.is_dir():
+        parser.error(f"there is no folder {asked.output.absolute().parent}")
+    os.environ.pop(VARIABLE, None)
+    try:
+        return _tune(asked.output, asked.budget)
+    except (ImportError, ValueError, RuntimeError) as error:
+        print(f"torch-ucc tune: {error}", file=sys.stderr)
+        return 1
+
+
+def _budget(text: str) -> float:
+    try:
+        return config.duration(text).total_seconds()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+
+
+def _tune(output: Path, budget: float) -> int:
+    store, rank, size = next(rendezvous("env://"))
+    job = decode(_extension.core().exchange(store, rank, size, _TOGETHER, _plan.record_here()))
+    topology = topology_of(job)
+    turns = Turns(store, rank, size, topology, crowded(job))
+    if rank != 0:
+        turns.follow()
+        return 0
+    began = time.monotonic()
+    try:
+        with _Bar(budget) as bar:
+            tuning = Tuner(turns.measure, size, budget, bar.show).tune(families(job), os.environ)
+    finally:
+        turns.end()
+    head = [*report.head(time.monotonic() - began), *report.summary(tuning)]
+    profile = Profile(str(output), topology, tuning.values)
+    output.write_text(as_toml(profile, head, report.notes(tuning)))
+    print("\n".join([*report.summary(tuning), "", f"Written to {output}. {VARIABLE}={output} applies it."]))
+    return 0
+
+
+class _Bar:
+    """Of the budget's seconds."""
+
+    def __init__(self, budget: float) -> None:
+        self._budget, self._began, self._shown = budget, time.monotonic(), 0.0
+        self._bar: Any = None
+
+    def __enter__(self) -> _Bar:
+        try:
+            from tqdm import tqdm
+        except ImportError:  # of the extra "bench"
+            return self
+        style = "{l_bar}{bar}| {n:.0f}/{total:.0f} s"
+        self._bar = tqdm(total=self._budget, leave=False, mininterval=0, file=sys.stderr, bar_format=style)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def show(self, text: str) -> None:
+        if self._bar is None:
+            return
+        now = min(time.monotonic() - self._began, self._budget)
+        self._bar.set_description(text, refresh=False)
+        self._bar.update(now - self._shown)
+        self._shown = now
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

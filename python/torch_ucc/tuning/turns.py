@@ -1,0 +1,103 @@
+"""Turns of a tuning on all ranks of a job: rank 0 says what is measured, each rank starts a process for it.
+
+UCX, UCC and we read what a profile says when they start, so each turn has processes of its own. They are
+forked from a server that has imported torch, and run the bench's measurement. Orders, outcomes and what these
+processes tell each other go over the job's store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tempfile
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from torch_ucc import testing
+from torch_ucc.bench import worker
+from torch_ucc.bench.cases import Case
+from torch_ucc.bench.driver import BATCH_SECONDS, SHARED_BATCH_SECONDS, STARTUP_LIMIT, MeasureError
+from torch_ucc.tuning.profile import VARIABLE, Profile, Values, as_toml
+
+CASE_SECONDS = 0.03
+CASE_LIMIT = 1.0  # seconds for one case, far above what it takes
+BETWEEN_ORDERS = timedelta(minutes=30)
+_KEYS = "torch_ucc.tuning"
+
+
+class Turns:
+    """Of one rank. `topology`: what the profiles that are tried say they are for."""
+
+    def __init__(self, store: Store, rank: int, size: int, topology: dict[str, Any], crowded: bool) -> None:
+        self._store = PrefixStore(_KEYS, store)
+        self._store.set_timeout(BETWEEN_ORDERS)
+        self._rank, self._size, self._topology = rank, size, topology
+        self._batch_seconds = SHARED_BATCH_SECONDS if crowded else BATCH_SECONDS
+        self._number = 0
+
+    def measure(self, values: Values, cases: Sequence[Case]) -> dict[Case, float]:
+        """Rank 0 alone calls it: a turn on all ranks. Raises MeasureError."""
+        order = {"values": values, "cases": [str(case) for case in cases]}
+        self._store.set(f"order/{self._number}", json.dumps(order))
+        rows = self._take_part(order)
+        outcomes = [self._store.get(f"outcome/{self._number}/{rank}") for rank in range(self._size)]
+        self._number += 1
+        for rank, failure in enumerate(outcome.decode() for outcome in outcomes):
+            if failure:
+                raise MeasureError(f"rank {rank}: {failure}")
+        return {Case(row["op"], row["bytes"]): row["seconds"] for row in rows}
+
+    def end(self) -> None:
+        """Rank 0 alone calls it: the others may go."""
+        self._store.set(f"order/{self._number}", json.dumps(None))
+
+    def follow(self) -> None:
+        """The other ranks: do as rank 0 says, until it calls `end`."""
+        while (order := json.loads(self._store.get(f"order/{self._number}"))) is not None:
+            self._take_part(order)
+            self._number += 1
+
+    def _take_part(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        """Runs this rank's process. Tells the others how it went; rank 0 needs the rows."""
+        failure, rows = "", list[dict[str, Any]]()
+        try:
+            rows = self._run(order)
+        except testing.RankError as error:
+            failure = next(iter(error.errors.values()), str(error)).rstrip().splitlines()[-1]
+        self._store.set(f"outcome/{self._number}/{self._rank}", failure)
+        return rows
+
+    def _run(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        cases = order["cases"]
+        with tempfile.TemporaryDirectory(prefix="tuning-") as name:
+            folder = Path(name)
+            environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
+            if order["values"]:
+                profile = Profile(str(folder / "profile.toml"), self._topology, order["values"])
+                Path(profile.path).write_text(as_toml(profile, [], {}))
+                environment[VARIABLE] = profile.path
+            limit = STARTUP_LIMIT + len(cases) * CASE_LIMIT
+            call = pickle.dumps((measure_here, (f"{_KEYS}/turn/{self._number}", cases, self._batch_seconds)))
+            job = testing._Job(call, environment, "ucc", False, limit, folder)
+            process = testing._context().Process(target=testing._rank_main, args=(job, self._rank))
+            process.start()
+            ours = [testing._Rank(self._rank, process, folder)]
+            try:
+                unended, why = testing._wait(ours, limit, limit)
+            finally:
+                testing._kill_all(ours)
+            rows: list[dict[str, Any]] = testing._values(ours, unended, why)[0]
+            return rows
+
+
+def measure_here(keys: str, cases: Sequence[str], batch_seconds: float) -> list[dict[str, Any]]:
+    """In a process of a turn."""
+    library = worker.TorchLibrary("ucc", prefix=keys)
+    rows = worker.measure_all(library, cases, CASE_SECONDS, batch_seconds)
+    library.close()
+    return rows
