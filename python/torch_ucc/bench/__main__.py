@@ -15,6 +15,7 @@ from torch_ucc.bench.cases import FEW_OPS, OPS, SIZES, format_size, make_cases, 
 from torch_ucc.bench.driver import OCCASIONS, Bench
 from torch_ucc.bench.figures import Samples
 from torch_ucc.bench.peers import PEERS
+from torch_ucc.bench.places import place, why_no_hosts
 
 OCCASION_PEERS = "ucc,gloo"
 OCCASION_HELP = {
@@ -42,8 +43,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--ops", type=names, default=list(FEW_OPS), help=f"of {','.join(OPS)}; default {','.join(FEW_OPS)}")
     add("--sizes", type=names, help="bytes a rank, like 4,64K,1M; default: each op's usual ones")
     add("--ranks", type=names, default=["2", "4"], help="default 2,4")
+    add(
+        "--hosts", type=int, choices=(1, 2), default=1, help="2: simulated, with TCP between them; needs root"
+    )
     add("--peers", type=names, help=f"of {','.join(PEERS)}; default all, of occasions {OCCASION_PEERS}")
-    add("--report", action="store_true", help="all ops and sizes, 2, 4 and 8 ranks, and all targets: an hour")
+    add(
+        "--report",
+        action="store_true",
+        help="all ops and sizes, 2, 4 and 8 ranks, and all targets: over an hour",
+    )
     add("--repetitions", type=int, help="turns of all peers; default 8, of occasions 3")
     add("--case-seconds", type=float, default=0.2, help="time for one case in one turn; default %(default)s")
     add("--cores", type=int, default=2, help="keep all ranks to so many cores; default 2")
@@ -62,13 +70,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="write everything there")
     add("--list-mpi-peers", action="store_true", help="only print which MPI environments this run needs")
     args = parser.parse_args(arguments)
-    args.peers = args.peers or (names(OCCASION_PEERS) if args.occasions else list(PEERS))
+    able = [name for name, peer in PEERS.items() if args.hosts == 1 or peer.spans_hosts]
+    args.peers = args.peers or (names(OCCASION_PEERS) if args.occasions else able)
     args.repetitions = args.repetitions or (3 if args.occasions else 8)
     for name in args.peers:
         if name not in PEERS:
             parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
         if args.occasions and not PEERS[name].is_torch:
             parser.error(f"--{args.occasions[0]} measures torch backends, not {name}")
+        if name not in able:
+            parser.error(f"--hosts {args.hosts} measures {', '.join(able)}, not {name}")
+    if args.hosts > 1 and (args.occasions or args.report):
+        parser.error("--hosts times operations; --report does so, too")
     if args.report:
         args.ops, args.ranks = list(OPS), ["2", "4", "8"]
         args.sizes = args.sizes or [format_size(size).replace(" ", "") for size in SIZES]
@@ -90,33 +103,44 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{about['cpu']}, {about['cores']} of {about['cores_of_machine']} cores, torch {about['torch']}\n")
 
     start = machine.Clock.now()
-    rounds = sum(len(OCCASIONS[name].ranks) for name in args.occasions or []) or len(args.ranks)
-    total = args.repetitions * len(args.peers) * rounds
+    peers = [PEERS[name] for name in args.peers]
+    sweeps: dict[int, list[int]] = {} if args.occasions else {args.hosts: args.ranks}
+    if args.report:
+        sweeps[2] = [2]
+    rounds = sum(map(len, sweeps.values())) + sum(len(OCCASIONS[name].ranks) for name in args.occasions or [])
+    total = args.repetitions * len(peers) * rounds
     with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
 
         def notice(text: str) -> None:
             bar.set_description(text, refresh=False)
             bar.update()
 
-        bench = Bench([PEERS[name] for name in args.peers], args.repetitions, notice)
+        bench = Bench(peers, args.repetitions, notice)
         for name in args.occasions or []:
             bench.watch(OCCASIONS[name], occasion_arguments(name, args))
-        for ranks in args.ranks if not args.occasions else []:
-            few = [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
-            bench.time_cases(ranks, few, args.case_seconds)
+        for hosts, of_ranks in sweeps.items():
+            if reason := why_no_hosts(hosts):
+                bench.failures.append(f"{hosts} hosts: {reason}")
+                continue
+            with place(hosts) as bench.place:
+                for ranks in of_ranks:
+                    few = [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
+                    bench.time_cases(ranks, few, args.case_seconds)
     load = machine.foreign_load(start, machine.Clock.now())
 
-    samples = Samples(bench.samples)
-    for ranks in args.ranks if samples.all else []:
-        print(report.cases_table(samples, ranks, args.peers), end="\n\n")
+    samples = {hosts: Samples([each for each in bench.samples if each.hosts == hosts]) for hosts in sweeps}
+    shown = [peer.name for peer in peers]
+    for hosts, found in samples.items():
+        for ranks in sweeps[hosts] if found.all else []:
+            print(report.cases_table(found, ranks, shown, hosts), end="\n\n")
     if bench.occasions:
         print(report.occasions_table(bench.occasions), end="\n\n")
-    wanted = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
-    judgements = (
-        targets.judge_occasions(bench.occasions)
-        if args.occasions
-        else [target.judge(samples) for target in wanted]
-    )
+    judgements = targets.judge_occasions(bench.occasions)
+    if 1 in samples:
+        wanted = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
+        judgements += [target.judge(samples[1]) for target in wanted]
+    if 2 in samples:
+        judgements += [targets.judge_between(target, samples[2]) for target in targets.BETWEEN_TARGETS]
     print(report.targets_table(judgements), end="\n\n")
     print(
         f"Other processes used {load:.2f} cores meanwhile."
@@ -125,12 +149,12 @@ def main(arguments: list[str] | None = None) -> int:
     for failure in bench.failures:
         print(f"NOT MEASURED: {failure}", file=sys.stderr)
 
-    if args.plot and samples.all:
-        plot.draw(samples, args.peers, title(about, load), args.plot)
+    if args.plot and (plotted := next((found for found in samples.values() if found.all), None)):
+        plot.draw(plotted, shown, title(about, load), args.plot)
     if args.json:
         settings: dict[str, object] = {key: str(value) for key, value in vars(args).items()}
         about["foreign_load_cores"] = load
-        data = report.as_data(about, settings, samples, bench.occasions, judgements, bench.failures)
+        data = report.as_data(about, settings, bench.samples, bench.occasions, judgements, bench.failures)
         args.json.write_text(json.dumps(data, indent=1) + "\n")
     return exit_status(bool(bench.failures), args.strict, {item.verdict for item in judgements})
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch._C._distributed_c10d import TCPStore
-
 from torch_ucc.bench.cases import Case
 from torch_ucc.bench.figures import Sample
 from torch_ucc.bench.peers import Peer, Start, commands
+from torch_ucc.bench.places import Place
 from torch_ucc.bench.targets import Occasions
 
 BATCH_SECONDS = 0.002  # below a scheduler tick, so that most batches of a small op run undisturbed
@@ -76,13 +75,13 @@ def run_all(starts: Sequence[Start], limit: float, request: signal.Signals) -> s
         return f"{reason}\n" + output.read().decode(errors="replace")[-4000:]
 
 
-def run_peer(peer: Peer, ranks: int, program: str, arguments: list[str], limit: float) -> Any:
+def run_peer(peer: Peer, ranks: int, program: str, arguments: list[str], limit: float, place: Place) -> Any:
     """Starts `ranks` ranks of `peer` and returns what its rank 0 wrote. Throws MeasureError."""
     # The ranks meet here, so that none of them has to serve the others; the store sleeps while they measure.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = place.store()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "figures.json"
-        starts = commands(peer, ranks, program, [*arguments, "--output", str(output)], store.port)
+        starts = commands(peer, ranks, program, [*arguments, "--output", str(output)], store.port, place)
         try:
             # An aborted rank prints its Python stack; an MPI launcher has to end its own ranks.
             failure = run_all(starts, limit, signal.SIGABRT if peer.is_torch else signal.SIGTERM)
@@ -130,15 +129,18 @@ class Bench:
 
     def __init__(self, peers: Sequence[Peer], repetitions: int, notice: Notice) -> None:
         self.peers, self.repetitions, self.notice = peers, repetitions, notice
+        self.place = Place()
         self.samples: list[Sample] = []
         self.occasions: Occasions = {}
         self.failures: list[str] = []
 
-    def _attempt(self, broken: set[str], peer: Peer, *what: Any) -> Any:
+    def _attempt(
+        self, broken: set[str], peer: Peer, ranks: int, program: str, arguments: list[str], limit: float
+    ) -> Any:
         if peer.name in broken:
             return None
         try:
-            return run_peer(peer, *what)
+            return run_peer(peer, ranks, program, arguments, limit, self.place)
         except MeasureError as error:
             broken.add(peer.name)
             self.failures.append(str(error))
@@ -150,13 +152,15 @@ class Bench:
         arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if ranks > cores else BATCH_SECONDS)]
         limit = STARTUP_LIMIT + len(cases) * (CASE_LIMIT + case_seconds)
         broken: set[str] = set()
-        for repetition, peer in turns(self.peers, self.repetitions):
+        hosts = self.place.hosts
+        able = [peer for peer in self.peers if hosts == 1 or peer.spans_hosts]
+        for repetition, peer in turns(able, self.repetitions):
             self.notice(f"{peer.name}, {ranks} ranks, repetition {repetition + 1}")
             known = [str(case) for case in cases if case.op not in peer.lacks]
             asked = ["--cases", ",".join(known), *arguments]
             for row in self._attempt(broken, peer, ranks, "worker.py", asked, limit) or []:
                 case = Case(row["op"], row["bytes"])
-                self.samples.append(Sample(peer.name, ranks, case, repetition, row["seconds"]))
+                self.samples.append(Sample(peer.name, ranks, case, repetition, row["seconds"], hosts))
 
     def watch(self, occasion: Occasion, arguments: Sequence[str]) -> None:
         for ranks in occasion.ranks:

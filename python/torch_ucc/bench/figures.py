@@ -19,6 +19,7 @@ class Sample:
     case: Case
     repetition: int
     seconds: float
+    hosts: int = 1
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_ucc.bench.cases import OF_LISTS
+from torch_ucc.bench.places import Place
 
 HERE = Path(__file__).resolve().parent
 
@@ -16,16 +17,21 @@ HERE = Path(__file__).resolve().parent
 class Peer:
     """`launcher` starts all ranks of an MPI peer, from the peer's own environment; torch peers have none.
 
-    `lacks`: the ops that it cannot do.
+    `between`: the same between hosts, if it can. `lacks`: the ops that it cannot do.
     """
 
     name: str
     launcher: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
     lacks: frozenset[str] = frozenset()
 
     @property
     def is_torch(self) -> bool:
         return not self.launcher
+
+    @property
+    def spans_hosts(self) -> bool:
+        return self.is_torch or bool(self.between)
 
 
 PEERS = {
@@ -36,8 +42,12 @@ PEERS = {
         Peer("fake", lacks=frozenset({"any_source"})),
         # Shared memory only; the binding of ranks to cores is left to each MPI, so that each is at its best.
         Peer("openmpi", ("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",
-                         "--mca", "btl", "self,sm", "-n"), OF_LISTS),
-        Peer("mpich", ("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"), OF_LISTS),
+                         "--mca", "btl", "self,sm", "-n"),
+             # Each host would bind its first rank to the first core, which is the same one.
+             between=("mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "pml", "ob1",
+                      "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "eth0", "-n"),
+             lacks=OF_LISTS),
+        Peer("mpich", ("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"), lacks=OF_LISTS),
     )
 }  # fmt: skip
 
@@ -50,23 +60,29 @@ def peers_home() -> Path:
 Start = tuple[list[str], dict[str, str]]  # a command, and what it adds to the environment
 
 
-def commands(peer: Peer, ranks: int, program: str, arguments: list[str], port: int) -> list[Start]:
+def commands(
+    peer: Peer, ranks: int, program: str, arguments: list[str], port: int, place: Place
+) -> list[Start]:
     """The processes to start for `ranks` ranks of `peer`. `program` is a file of this folder.
 
-    `port` is that of a TCPStore on the loopback, which torch peers meet at.
+    `port` is that of the place's TCPStore, which torch peers meet at.
     """
     script = str(HERE / program)
     if peer.launcher:
         home = peers_home().absolute() / peer.name / "bin"
-        launcher, *options = peer.launcher
-        ranks_of_peer = [str(ranks), str(home / "python"), script, *arguments]
-        return [([str(home / launcher), *options, *ranks_of_peer], {})]
+        plain, between = (_at_home(words, home) for words in (peer.launcher, peer.between))
+        launcher = place.launcher(plain, between, ranks)
+        return [([*launcher, str(home / "python"), script, *arguments], {})]
     command = [sys.executable, script, "--backend", peer.name, *arguments]
     common = {
         "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": place.address,
         "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": place.interface,
         "OMP_NUM_THREADS": "1",  # as torchrun sets it
     }
-    return [(command, {**common, "RANK": str(rank)}) for rank in range(ranks)]
+    return [([*place.at(rank, ranks), *command], {**common, "RANK": str(rank)}) for rank in range(ranks)]
+
+
+def _at_home(words: tuple[str, ...], home: Path) -> tuple[str, ...]:
+    return (str(home / words[0]), *words[1:]) if words else ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from torch_ucc.bench.cases import format_size
-from torch_ucc.bench.figures import Figure, Samples, figure
+from torch_ucc.bench.figures import Figure, Sample, Samples, figure
 from torch_ucc.bench.targets import OCCASION_TARGETS, Judgement, Occasions, Unit
 
 NOISY_SPREAD = 0.25  # a cell whose median is less sure than this is marked
@@ -44,12 +44,13 @@ def format_ratio(value: Figure | None) -> str:
     return f"{value.median:.3g}x" if value else "-"
 
 
-def cases_table(samples: Samples, ranks: int, peers: Sequence[str]) -> str:
+def cases_table(samples: Samples, ranks: int, peers: Sequence[str], hosts: int = 1) -> str:
     """One row a case: each peer's time, then each other peer's over ours."""
     cases = list(dict.fromkeys(sample.case for sample in samples.all if sample.ranks == ranks))
     others = [peer for peer in peers if peer != BASE] if BASE in peers else []
     ratio_heads = [f"{peer}/{BASE}" for peer in others]
-    rows = [[f"{ranks} ranks", "size", *(f"{peer}  " for peer in peers), *ratio_heads]]
+    where = f"{ranks} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
+    rows = [[where, "size", *(f"{peer}  " for peer in peers), *ratio_heads]]
     for case in cases:
         times = [format_time(samples.cell(peer, ranks, case)) for peer in peers]
         ratios = [format_ratio(samples.ratio(peer, BASE, ranks, case)) for peer in others]
@@ -86,7 +87,7 @@ def targets_table(judgements: Sequence[Judgement]) -> str:
 def as_data(
     machine: dict[str, object],
     settings: dict[str, object],
-    samples: Samples,
+    samples: Sequence[Sample],
     occasions: Occasions,
     judgements: Sequence[Judgement],
     failures: Sequence[str],
@@ -96,7 +97,7 @@ def as_data(
         "settings": settings,
         "samples": [
             {**asdict(sample), "case": {"op": sample.case.op, "bytes": sample.case.nbytes}}
-            for sample in samples.all
+            for sample in samples
         ],
         "occasions": occasions,
         "targets": [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -171,6 +171,18 @@ REPORT_TARGETS: tuple[Target, ...] = (
     RatioTarget(8, ALL_REDUCE_4, ("gloo",), "ucc", 40.0),
     OverheadTarget(Case("ping_pong", 4), 1.5e-6, floors=2),
 )
+
+
+# Of ranks on different hosts, TCP between them.
+BETWEEN_TARGETS: tuple[Target, ...] = (
+    EveryCellTarget(2, ("gloo", "openmpi"), 1.0, smallest=KB),
+    EveryCellTarget(2, ("gloo", "openmpi"), 1 / 1.2, largest=KB - 1),
+)
+
+
+def judge_between(target: Target, samples: Samples) -> Judgement:
+    found = target.judge(samples)
+    return replace(found, name=f"{found.name} on 2 hosts")
 
 
 class Beside(Enum):

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch_ucc.bench import driver, plot, report
@@ -16,6 +18,7 @@ from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import Sample, Samples, figure
 from torch_ucc.bench.peers import PEERS, commands
+from torch_ucc.bench.places import Between, Place
 from torch_ucc.bench.recording import PAIRS
 from torch_ucc.bench.targets import (
     PLAIN_TARGETS,
@@ -199,15 +202,40 @@ class TestRuns:
         assert order == [(0, "ucc"), (0, "gloo"), (1, "ucc"), (1, "gloo")]
 
     def test_a_torch_peer_is_one_process_a_rank_and_an_mpi_peer_one_launcher(self) -> None:
-        assert [extra["RANK"] for _, extra in commands(PEERS["gloo"], 3, "worker.py", [], 1)] == [
+        assert [extra["RANK"] for _, extra in commands(PEERS["gloo"], 3, "worker.py", [], 1, Place())] == [
             "0",
             "1",
             "2",
         ]
-        ((command, extra),) = commands(PEERS["openmpi"], 3, "worker.py", ["--x"], 1)
+        ((command, extra),) = commands(PEERS["openmpi"], 3, "worker.py", ["--x"], 1, Place())
         assert command[command.index("-n") + 1] == "3"
         assert command[-1] == "--x"
         assert extra == {}
+
+    def test_between_hosts_ranks_are_spread(self, tmp_path: Path) -> None:
+        class Hosts:
+            def __len__(self) -> int:
+                return 2
+
+            def address(self, i: int) -> str:
+                return f"10.0.0.{i}"
+
+            def at(self, i: int) -> list[str]:
+                return ["env", f"HOST={i}"]
+
+            def at_switch(self) -> list[str]:
+                return ["env", "HOST=switch"]
+
+        between: Any = Between(Hosts(), tmp_path)  # type: ignore[arg-type]
+        starts = commands(PEERS["gloo"], 4, "worker.py", [], 1, between)
+        assert [command[:2] for command, _ in starts] == [["env", f"HOST={i}"] for i in (0, 0, 1, 1)]
+        assert {extra["GLOO_SOCKET_IFNAME"] for _, extra in starts} == {"eth0"}
+        ((command, _),) = commands(PEERS["openmpi"], 4, "worker.py", [], 1, between)
+        assert command[:2] == ["env", "HOST=switch"] and "tcp" in command[command.index("btl") + 1]
+        assert command[command.index("--host") + 1] == "10.0.0.0:2,10.0.0.1:2"
+        agent = command[command.index("plm_ssh_agent") + 1]
+        said = subprocess.run([agent, "10.0.0.1", "echo", "on", "$HOST"], capture_output=True, text=True)
+        assert said.stdout == "on 1\n", said.stderr
 
     def test_a_failing_rank_ends_the_others_and_is_quoted(self) -> None:
         sleeper = [sys.executable, "-c", "import time; time.sleep(60)"], dict[str, str]()
@@ -230,7 +258,7 @@ class TestRuns:
     def test_a_peer_that_fails_is_reported_and_tried_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tried = []
 
-        def fail(peer: object, *_: object) -> object:
+        def fail(peer: object, *_: object, **__: object) -> object:
             tried.append(peer)
             raise driver.MeasureError("it broke")
 
@@ -244,7 +272,7 @@ class TestRuns:
     ) -> None:
         monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(tmp_path))
         with pytest.raises(driver.MeasureError, match=r"mpich, 2 ranks: .*ci/bench makes the environments"):
-            driver.run_peer(PEERS["mpich"], 2, "worker.py", [], 5.0)
+            driver.run_peer(PEERS["mpich"], 2, "worker.py", [], 5.0, Place())
 
     def test_needed_mpi_environments(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["--list-mpi-peers", "--peers", "gloo,mpich,fake"]) == 0
@@ -252,7 +280,14 @@ class TestRuns:
         assert capsys.readouterr().out == "mpich\n\n"
 
     @pytest.mark.parametrize(
-        "arguments", [["--peers", "nccl"], ["--idle", "--peers", "mpich"], ["--sizes", "3"]]
+        "arguments",
+        [
+            ["--peers", "nccl"],
+            ["--idle", "--peers", "mpich"],
+            ["--sizes", "3"],
+            ["--hosts", "2", "--peers", "mpich"],
+            ["--hosts", "2", "--idle"],
+        ],
     )
     def test_wrong_arguments(self, arguments: list[str]) -> None:
         with pytest.raises(SystemExit):
