@@ -14,7 +14,7 @@ from torch_ucc.bench import machine, plot, report, targets
 from torch_ucc.bench.cases import FEW_OPS, OPS, SIZES, format_size, make_cases, parse_size
 from torch_ucc.bench.driver import OCCASIONS, Bench
 from torch_ucc.bench.figures import Samples
-from torch_ucc.bench.peers import PEERS
+from torch_ucc.bench.peers import PEERS, tuned
 from torch_ucc.bench.places import place, why_no_hosts
 
 OCCASION_PEERS = "ucc,gloo"
@@ -47,6 +47,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--hosts", type=int, choices=(1, 2), default=1, help="2: simulated, with TCP between them; needs root"
     )
     add("--peers", type=names, help=f"of {','.join(PEERS)}; default all, of occasions {OCCASION_PEERS}")
+    add("--profile", type=Path, metavar="FILE", help="measure ucc by this profile of `torch-ucc tune`, too")
     add(
         "--report",
         action="store_true",
@@ -103,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{about['cpu']}, {about['cores']} of {about['cores_of_machine']} cores, torch {about['torch']}\n")
 
     start = machine.Clock.now()
-    peers = [PEERS[name] for name in args.peers]
+    peers = [PEERS[name] for name in args.peers] + ([tuned(args.profile)] if args.profile else [])
     sweeps: dict[int, list[int]] = {} if args.occasions else {args.hosts: args.ranks}
     if args.report:
         sweeps[2] = [2]
@@ -138,6 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     judgements = targets.judge_occasions(bench.occasions)
     if 1 in samples:
         wanted = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
+        wanted += tuple(map(targets.never_slower_tuned, args.ranks if args.profile else []))
         judgements += [target.judge(samples[1]) for target in wanted]
     if 2 in samples:
         judgements += [targets.judge_between(target, samples[2]) for target in targets.BETWEEN_TARGETS]

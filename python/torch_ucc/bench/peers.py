@@ -17,13 +17,15 @@ HERE = Path(__file__).resolve().parent
 class Peer:
     """`launcher` starts all ranks of an MPI peer, from the peer's own environment; torch peers have none.
 
-    `between`: the same between hosts, if it can. `lacks`: the ops that it cannot do.
+    `between`: the same between hosts, if it can. `lacks`: the ops that it cannot do. `profile`: of torch_ucc,
+    the one that is applied; else none is.
     """
 
     name: str
     launcher: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
     lacks: frozenset[str] = frozenset()
+    profile: str = ""
 
     @property
     def is_torch(self) -> bool:
@@ -52,6 +54,14 @@ PEERS = {
 }  # fmt: skip
 
 
+TUNED = "+profile"
+
+
+def tuned(profile: Path) -> Peer:
+    """Ourselves, by this profile."""
+    return Peer(f"ucc{TUNED}", profile=str(profile.absolute()))
+
+
 def peers_home() -> Path:
     """Where `ci/bench` keeps the environments of the MPI peers, one folder a peer."""
     return Path(os.environ.get("TORCH_UCC_BENCH_PEERS", ".deps/peers"))
@@ -73,13 +83,14 @@ def commands(
         plain, between = (_at_home(words, home) for words in (peer.launcher, peer.between))
         launcher = place.launcher(plain, between, ranks)
         return [([*launcher, str(home / "python"), script, *arguments], {})]
-    command = [sys.executable, script, "--backend", peer.name, *arguments]
+    command = [sys.executable, script, "--backend", peer.name.removesuffix(TUNED), *arguments]
     common = {
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": place.address,
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": place.interface,
         "OMP_NUM_THREADS": "1",  # as torchrun sets it
+        "TORCH_UCC_PROFILE": peer.profile,
     }
     return [([*place.at(rank, ranks), *command], {**common, "RANK": str(rank)}) for rank in range(ranks)]
 

@@ -12,7 +12,14 @@ from torch_ucc.bench.cases import UNITS
 from torch_ucc.bench.figures import Samples
 
 COLUMNS = 4
-COLOURS = {"ucc": "#d1495b", "gloo": "#66666e", "fake": "#c9c9c9", "openmpi": "#00798c", "mpich": "#edae49"}
+COLOURS = {
+    "ucc": "#d1495b",
+    "ucc+profile": "#8f2d56",
+    "gloo": "#66666e",
+    "fake": "#c9c9c9",
+    "openmpi": "#00798c",
+    "mpich": "#edae49",
+}
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>torch-ucc bench</title>
 <style>body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1500px; color: #222 }}

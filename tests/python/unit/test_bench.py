@@ -17,7 +17,7 @@ from torch_ucc.bench import driver, plot, report
 from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import Sample, Samples, figure
-from torch_ucc.bench.peers import PEERS, commands
+from torch_ucc.bench.peers import PEERS, commands, tuned
 from torch_ucc.bench.places import Between, Place
 from torch_ucc.bench.recording import PAIRS
 from torch_ucc.bench.targets import (
@@ -28,6 +28,7 @@ from torch_ucc.bench.targets import (
     Verdict,
     judge,
     judge_occasions,
+    never_slower_tuned,
 )
 
 SMALL, LARGE = Case("all_reduce", 4), Case("all_reduce", 64 << 20)
@@ -160,6 +161,14 @@ class TestTargets:
         assert EveryCellTarget(2, ("gloo",), 20.0, share=0.0).judge(run).verdict is Verdict.MET
         assert EveryCellTarget(4, ("gloo",), 1.0).judge(run).verdict is Verdict.ABSENT
 
+    def test_a_profile_must_not_slow_down_any_cell(self) -> None:
+        profiled = "ucc+profile"
+        fair = [*samples(2, SMALL, ucc=[1.0, 1.0]), Sample(profiled, 2, SMALL, 0, 1.01)]
+        assert never_slower_tuned(2).judge(Samples(fair)).verdict is Verdict.MET
+        slow = [*fair, *samples(2, LARGE, ucc=[1.0]), Sample(profiled, 2, LARGE, 0, 1.2)]
+        judged = never_slower_tuned(2).judge(Samples(slow))
+        assert (judged.verdict, judged.name) == (Verdict.MISSED, "all_reduce 64 MB, 2 ranks")
+
     def test_overhead_is_what_we_add_to_the_dispatch(self) -> None:
         run = Samples(samples(2, SMALL, ucc=[4e-6, 4e-6], fake=[3e-6, 3e-6], openmpi=[1e-6, 1e-6]))
         assert OverheadTarget(SMALL, 0.9e-6).judge(run).verdict is Verdict.MISSED
@@ -211,6 +220,13 @@ class TestRuns:
         assert command[command.index("-n") + 1] == "3"
         assert command[-1] == "--x"
         assert extra == {}
+
+    def test_ourselves_by_a_profile_is_a_peer(self, tmp_path: Path) -> None:
+        ((command, extra),) = commands(tuned(tmp_path / "it.toml"), 1, "worker.py", [], 1, Place())
+        assert command[command.index("--backend") + 1] == "ucc"
+        assert extra["TORCH_UCC_PROFILE"] == str(tmp_path / "it.toml")
+        ((_, extra),) = commands(PEERS["ucc"], 1, "worker.py", [], 1, Place())
+        assert extra["TORCH_UCC_PROFILE"] == "", "the caller's own is not applied"
 
     def test_between_hosts_ranks_are_spread(self, tmp_path: Path) -> None:
         class Hosts:
