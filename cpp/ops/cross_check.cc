@@ -132,7 +132,7 @@ CheckedOp::CheckedOp(const Call& call, const Fingerprint& mine, std::shared_ptr<
 }
 
 Status CheckedOp::start(LoopToken& token) {
-  ticket_ = team_->take_check_ticket(token);
+  ticket_ = team_->check_turns().take(token);
   return check_->start(token);
 }
 
@@ -148,11 +148,11 @@ Op::State CheckedOp::poll(LoopToken& token) {
   if (const State state = check_->poll(token); state != State::ended) {
     return state;
   }
-  if (check_->transport_status().ok() && !team_->serves_check(token, ticket_)) {
+  if (check_->transport_status().ok() && !team_->check_turns().serves(token, ticket_)) {
     return State::in_flight;
   }
   checked_ = true;
-  team_->pass_check_turn(token);
+  team_->check_turns().pass(token);
   status_ = check_->transport_status();
   if (status_.ok()) {
     status_ = exchange_->result();

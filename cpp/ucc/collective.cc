@@ -30,25 +30,25 @@ Status Collective::start(LoopToken& token) {
   if (team_->handle(token) == nullptr) {
     return Status(StatusCode::closed, "the group was shut down");
   }
-  ticket_ = team_->take_ticket(token);
+  ticket_ = team_->turns().take(token);
   errors_before_ = ErrorLog::count();
   post_pieces(token);
   return status_;
 }
 
 void Collective::post_pieces(LoopToken& token) {
-  if (all_posted() || !team_->serves(token, ticket_)) {
+  if (all_posted() || !team_->turns().serves(token, ticket_)) {
     return;
   }
   while (!all_posted() && posted_ - ended_ < pieces_.window) {
     status_ = post_next(token);
     if (!status_.ok()) {
-      team_->pass_turn(token);
+      team_->turns().pass(token);
       return;
     }
   }
   if (all_posted()) {
-    team_->pass_turn(token);
+    team_->turns().pass(token);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "progress/loop_token.h"
 #include "progress/op.h"
 #include "progress/scope.h"
+#include "progress/turns.h"
 #include "ucc/context.h"
 
 namespace torch_ucc {
@@ -56,33 +57,10 @@ class UccTeam {
   int size() const { return static_cast<int>(members_.size()); }
 
   // UCC matches collectives by the order in which a team initialises them, and a large one is initialised piece by piece.
-  // So each takes a ticket when it starts, initialises while its ticket is served, and then passes the turn on.
-  std::uint64_t take_ticket(LoopToken& token) {
-    token.check();
-    return next_ticket_++;
-  }
-  bool serves(LoopToken& token, std::uint64_t ticket) const {
-    token.check();
-    return serving_ == ticket;
-  }
-  void pass_turn(LoopToken& token) {
-    token.check();
-    ++serving_;
-  }
-
+  // So each initialises in its turn.
+  Turns& turns() { return turns_; }
   // The same for calls that are compared between the ranks first: those that passed start in the order of the calls.
-  std::uint64_t take_check_ticket(LoopToken& token) {
-    token.check();
-    return next_check_++;
-  }
-  bool serves_check(LoopToken& token, std::uint64_t ticket) const {
-    token.check();
-    return serving_check_ == ticket;
-  }
-  void pass_check_turn(LoopToken& token) {
-    token.check();
-    ++serving_check_;
-  }
+  Turns& check_turns() { return check_turns_; }
 
  private:
   const std::uint16_t id_;
@@ -91,10 +69,8 @@ class UccTeam {
   const Bells bells_;
   const std::shared_ptr<Scope> scope_;
   ucc_team_h handle_ = nullptr;
-  std::uint64_t next_ticket_ = 0;
-  std::uint64_t serving_ = 0;
-  std::uint64_t next_check_ = 0;
-  std::uint64_t serving_check_ = 0;
+  Turns turns_;
+  Turns check_turns_;
 };
 
 // Creates a team, polled by the engine. The team must live until it ended.

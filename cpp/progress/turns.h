@@ -1,0 +1,31 @@
+// Has operations begin in the order in which they asked to.
+#pragma once
+
+#include <cstdint>
+
+#include "progress/loop_token.h"
+
+namespace torch_ucc {
+
+// Each takes a ticket, begins while its ticket is served, and then passes the turn on.
+class Turns {
+ public:
+  std::uint64_t take(LoopToken& token) {
+    token.check();
+    return next_++;
+  }
+  bool serves(LoopToken& token, std::uint64_t ticket) const {
+    token.check();
+    return serving_ == ticket;
+  }
+  void pass(LoopToken& token) {
+    token.check();
+    ++serving_;
+  }
+
+ private:
+  std::uint64_t next_ = 0;
+  std::uint64_t serving_ = 0;
+};
+
+}  // namespace torch_ucc
