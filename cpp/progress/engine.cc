@@ -265,10 +265,15 @@ void Engine::expire(LoopToken& token, Clock::time_point now) {
 // An operation past its deadline cannot be cancelled in UCC, and what it left behind could be matched by a later one of its
 // group: the whole group fails with it.
 Status Engine::time_out(const Op& op) {
-  std::string seen = op.scope().observe();
-  Status status(StatusCode::timeout,
-                op.describe() + " timed out: its timeout passed before every rank of the group had taken part. " +
-                    (seen.empty() ? "" : seen + " ") + "The group cannot be used any more; destroy it and create a new one.");
+  std::string why = op.waits_for();
+  if (why.empty()) {
+    const std::string seen = op.scope().observe();
+    why = "before every rank of the group had taken part." + (seen.empty() ? "" : " " + seen);
+  } else {
+    why = "while it still waited for " + why + ".";
+  }
+  Status status(StatusCode::timeout, op.describe() + " timed out: its timeout passed " + why +
+                                         " The group cannot be used any more; destroy it and create a new one.");
   fail(op.scope(), status);
   return status;
 }

@@ -99,6 +99,15 @@ microseconds OpBatch::patience() const {
   return sum;
 }
 
+std::string OpBatch::waits_for() const {
+  for (const auto& part : parts_) {
+    if (std::string reason = part->waits_for(); !reason.empty()) {
+      return reason;
+    }
+  }
+  return {};
+}
+
 std::string OpBatch::describe() const {
   constexpr std::size_t kNamed = 3;
   std::string text = name_ + " (" + std::to_string(parts_.size()) + " operations: ";

@@ -264,5 +264,15 @@ TEST_F(OpBatchTest, PastItsDeadlineItIsKeptWithAllItsParts) {
   EXPECT_EQ(freed(), 0);
 }
 
+TEST_F(OpBatchTest, PastItsDeadlineItNamesWhatAPartStillWaitedFor) {
+  add({.name = "a", .polls = FakeOp::kNever});
+  add({.name = "b", .polls = FakeOp::kNever, .waits_for = "a stream"});
+  batch_->set_deadline(Deadline::after(milliseconds(2)));
+  post();
+  ASSERT_TRUE(ends());
+  EXPECT_NE(status().message().find("its timeout passed while it still waited for a stream."), std::string::npos)
+      << status().message();
+}
+
 }  // namespace
 }  // namespace torch_ucc
