@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/settings.h"
@@ -45,9 +46,17 @@ struct Prepared {
   Payload payload;
   std::int64_t root = -1;           // where there is one
   std::vector<at::Tensor> buffers;  // what the network reads and writes, kept alive until it is done
+  std::function<void()> load;       // brings what is sent from the caller's tensors to the buffers; empty if it is there
   std::function<void()> store;      // brings the result from the buffers to the caller's tensors; empty if it is there
   std::vector<at::Tensor> inputs;   // for profiles, where they are not the outputs
   std::vector<at::Tensor> outputs;  // what Work::result() and the future hold
+
+  // To be called once the caller's tensors hold what they shall, before anything is sent. A second call does nothing.
+  void fill() {
+    if (load) {
+      std::exchange(load, nullptr)();
+    }
+  }
 };
 
 using Tensors = std::vector<at::Tensor>;

@@ -75,22 +75,28 @@ ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::Redu
   return *rule;
 }
 
-bool is_changed(const ReduceRule& rule) { return rule.scale || rule.order; }
-
 // Whether the tensor's own memory is what UCC reduces.
 bool is_reducible(const at::Tensor& tensor, const ReduceRule& rule) {
-  return rule.compute == tensor.scalar_type() && !is_changed(rule) && is_plain(tensor);
+  return rule.compute == tensor.scalar_type() && !rule.scale && !rule.order && is_plain(tensor);
 }
 
 // From values in the type that is reduced to what is reduced, in place.
-void encode(const Call& call, const at::Tensor& values, const c10d::ReduceOp& op, const ReduceRule& rule) {
-  if (rule.scale) {
-    values.mul_(factor_of(call, op));
+struct Encoder {
+  ReduceRule rule;
+  at::Scalar factor;
+
+  Encoder(const Call& call, const c10d::ReduceOp& op, const ReduceRule& rule)
+      : rule(rule), factor(rule.scale ? factor_of(call, op) : at::Scalar()) {}
+
+  void operator()(const at::Tensor& values) const {
+    if (rule.scale) {
+      values.mul_(factor);
+    }
+    if (rule.order) {
+      to_keys(values, rule.op == UCC_OP_MIN);
+    }
   }
-  if (rule.order) {
-    to_keys(values, rule.op == UCC_OP_MIN);
-  }
-}
+};
 
 // And back.
 void decode(const at::Tensor& values, const ReduceRule& rule, int divisor) {
@@ -102,19 +108,25 @@ void decode(const at::Tensor& values, const ReduceRule& rule, int divisor) {
   }
 }
 
-// What is to be reduced: the tensor itself where that is possible.
-at::Tensor staged(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op, const ReduceRule& rule) {
+// What is to be reduced: the tensor itself where that is possible, else a buffer that is loaded from it.
+at::Tensor staged(Prepared& prepared, const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op,
+                  const ReduceRule& rule) {
   if (is_reducible(tensor, rule)) {
     return tensor;
   }
   const c10::InferenceMode below_autograd(true);
-  at::Tensor values = plain(tensor.to(rule.compute, /*non_blocking=*/false, /*copy=*/is_changed(rule)));
-  encode(call, values, op, rule);
+  at::Tensor values = at::empty(tensor.sizes(), tensor.options().dtype(rule.compute));
+  prepared.load = [tensor, values, encode = Encoder(call, op, rule)] {
+    const c10::InferenceMode below_autograd(true);
+    values.copy_(tensor);
+    encode(values);
+  };
   return values;
 }
 
 // The same of several tensors, one after the other: their own memory if it is that already.
-at::Tensor staged_together(const Call& call, const Tensors& tensors, const c10d::ReduceOp& op, const ReduceRule& rule) {
+at::Tensor staged_together(Prepared& prepared, const Call& call, const Tensors& tensors, const c10d::ReduceOp& op,
+                           const ReduceRule& rule) {
   const c10::InferenceMode below_autograd(true);
   std::int64_t total = 0;
   bool adjacent = true;
@@ -130,12 +142,15 @@ at::Tensor staged_together(const Call& call, const Tensors& tensors, const c10d:
     return tensors.front().as_strided({total}, {1});
   }
   at::Tensor values = at::empty({total}, tensors.front().options().dtype(rule.compute));
-  std::int64_t at = 0;
-  for (const at::Tensor& tensor : tensors) {
-    values.narrow(0, at, tensor.numel()).view(tensor.sizes()).copy_(tensor);
-    at += tensor.numel();
-  }
-  encode(call, values, op, rule);
+  prepared.load = [tensors, values, encode = Encoder(call, op, rule)] {
+    const c10::InferenceMode below_autograd(true);
+    std::int64_t at = 0;
+    for (const at::Tensor& tensor : tensors) {
+      values.narrow(0, at, tensor.numel()).view(tensor.sizes()).copy_(tensor);
+      at += tensor.numel();
+    }
+    encode(values);
+  };
   return values;
 }
 
@@ -197,7 +212,7 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   if (tensor.numel() == 0) {
     return prepared;
   }
-  const at::Tensor buffer = staged(call, tensor, op, rule);
+  const at::Tensor buffer = staged(prepared, call, tensor, op, rule);
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer, settings);
   prepared.args = allreduce_in_place_args(data_of(buffer), prepared.pieces.total, rule.datatype, rule.op, memory_of(buffer));
@@ -223,7 +238,7 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   if (tensor.numel() == 0) {
     return prepared;
   }
-  const at::Tensor buffer = staged(call, tensor, op, rule);
+  const at::Tensor buffer = staged(prepared, call, tensor, op, rule);
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer, settings);
   prepared.args = reduce_args(is_root ? data_of(buffer) : const_cast<void*>(source_of(buffer)), prepared.pieces.total,
@@ -253,7 +268,7 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
     return prepared;
   }
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(call.group->size), static_cast<std::uint64_t>(output.numel()));
-  scatter_reduced(prepared, call, output, staged(call, input, op, rule), std::move(counts), rule);
+  scatter_reduced(prepared, call, output, staged(prepared, call, input, op, rule), std::move(counts), rule);
   return prepared;
 }
 
@@ -283,7 +298,7 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
   if (total == 0) {
     return prepared;
   }
-  scatter_reduced(prepared, call, output, staged_together(call, parts, op, rule), std::move(counts), rule);
+  scatter_reduced(prepared, call, output, staged_together(prepared, call, parts, op, rule), std::move(counts), rule);
   return prepared;
 }
 

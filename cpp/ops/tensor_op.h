@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,6 +26,16 @@ class TensorOp final : public Transport {
   TensorOp(Call call, Prepared prepared, Args&&... args)
       : Transport(std::forward<Args>(args)...), call_(std::move(call)), prepared_(std::move(prepared)) {}
 
+  // What is to be sent may have come only now, from a device.
+  Status start(LoopToken& token) override {
+    try {
+      prepared_.fill();
+    } catch (const std::exception& error) {
+      return Status(StatusCode::transport, std::string("what it sends could not be loaded: ") + error.what());
+    }
+    return Transport::start(token);
+  }
+
   Status finish() override {
     if (prepared_.store) {
       prepared_.store();
@@ -42,6 +53,20 @@ class TensorOp final : public Transport {
   Prepared prepared_;
 };
 
+// Nothing to send: only to load and to store.
+class Local : public Op {
+ public:
+  explicit Local(std::shared_ptr<UccTeam> team) : team_(std::move(team)) {}
+
+  Status start(LoopToken& /*token*/) override { return {}; }
+  State poll(LoopToken& /*token*/) override { return State::ended; }
+  Status transport_status() const override { return {}; }
+  Scope& scope() const override { return team_->scope(); }
+
+ private:
+  const std::shared_ptr<UccTeam> team_;
+};
+
 // `channel` is that of the group of `team`. The sequence number of `call` must be final: collectives tell their messages apart
 // by it.
 inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared prepared, const std::shared_ptr<UccTeam>& team,
@@ -50,6 +75,9 @@ inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared prepared, const st
     const ucc_coll_args_t args = prepared.args;
     const Pieces pieces = prepared.pieces;
     return std::make_shared<TensorOp<Collective>>(std::move(call), std::move(prepared), team, args, pieces);
+  }
+  if (prepared.path == Path::nothing) {
+    return std::make_shared<TensorOp<Local>>(std::move(call), std::move(prepared), team);
   }
   const bool by_user = call.is_message();
   const auto tag = static_cast<std::uint32_t>(by_user ? static_cast<std::uint64_t>(call.tag) : call.seq);

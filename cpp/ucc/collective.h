@@ -30,7 +30,7 @@ class Collective : public Op {
  public:
   Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces);
 
-  Status start(LoopToken& token) final;
+  Status start(LoopToken& token) override;
   State poll(LoopToken& token) final;
   Status transport_status() const final { return status_; }
   Status doubt() const final;

@@ -40,7 +40,7 @@ class Messages : public Op {
   Messages(std::shared_ptr<Channel> channel, Space space, std::uint32_t tag, const std::vector<Message>& messages,
            NextRound next_round = {});
 
-  Status start(LoopToken& token) final;
+  Status start(LoopToken& token) override;
   State poll(LoopToken& token) final;
   Status transport_status() const final { return status_; }
   bool is_announced() const final { return announced_; }
