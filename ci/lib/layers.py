@@ -21,6 +21,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "compat": set(),
     "ops": {"progress", "ucc", "ucx", "compat"},
     "work": {"trace", "progress", "compat"},
+    "device": {"progress", "compat", "ops", "work"},
     "store": {"bootstrap", "compat"},
     "backend": {
         "trace",
@@ -33,6 +34,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
         "compat",
         "ops",
         "work",
+        "device",
         "store",
     },
     # Names of what Python sees, each from where it lives.
@@ -40,7 +42,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
 }
 
 # Headers of others, by the start of their path: the only folders that may see them.
-TORCH_FOLDERS = {"compat", "ops", "work", "store", "backend", "bindings"}
+TORCH_FOLDERS = {"compat", "ops", "work", "device", "store", "backend", "bindings"}
 FOREIGN: dict[str, set[str]] = {
     "torch/": TORCH_FOLDERS,
     "ATen/": TORCH_FOLDERS,

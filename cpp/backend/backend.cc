@@ -1,9 +1,11 @@
 #include "backend/backend.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "bootstrap/monitored_barrier.h"
+#include "device/staged_op.h"
 #include "ops/cross_check.h"
 #include "ops/tensor_op.h"
 #include "ops/tensor_span.h"
@@ -26,13 +28,13 @@ static_assert(operation::kTable.size() <= WorkHome::kOperations);
 // A WorkHome that keeps the context alive as long as a Work is.
 std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context, const GroupSpec& group) {
   struct Home {
-    Home(std::shared_ptr<CommContext> owner, Engine& engine, Delivery& delivery, std::uint32_t group)
-        : context(std::move(owner)), home{engine, delivery, group} {}
+    Home(std::shared_ptr<CommContext> owner, std::uint32_t group)
+        : context(std::move(owner)), home{context->engine(), context->delivery(), group, context->settings().blocking_wait} {}
     std::shared_ptr<CommContext> context;
     WorkHome home;
   };
   const std::uint32_t number = trace::recorder().add_group({group.name, group.rank, group.global_ranks, false, "", {}});
-  auto owner = std::make_shared<Home>(context, context->engine(), context->delivery(), number);
+  auto owner = std::make_shared<Home>(context, number);
   return {owner, &owner->home};
 }
 
@@ -46,6 +48,14 @@ trace::Route route_of(Path path) {
       return trace::Route::messages;
   }
   return trace::Route::none;
+}
+
+// What can be done at once of a call whose tensors are on the host.
+void begin_on_host(Prepared& prepared) {
+  prepared.fill();
+  if (prepared.path == Path::nothing && prepared.store) {
+    std::exchange(prepared.store, nullptr)();
+  }
 }
 
 // The lists of a coalesced call.
@@ -65,6 +75,7 @@ UccBackend::UccBackend(const GroupSpec& group, const Settings& settings)
       context_(CommContext::for_group(group, settings)),
       membership_(context_->join(group)),
       home_(home_in(context_, group)),
+      turns_(std::make_shared<Turns>()),
       timeout_ms_(group.timeout.count()) {
   init();
 }
@@ -107,10 +118,8 @@ std::shared_ptr<Op> UccBackend::make_op(const Call& call, Prepared prepared, tra
   const bool check = context_->settings().cross_check && !call.is_message() && size_ > 1;
   const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
   std::shared_ptr<Op> op;
-  if (prepared.path != Path::nothing) {
+  if (prepared.path != Path::nothing || prepared.store) {
     op = make_tensor_op(call, std::move(prepared), membership_.team, membership_.channel);
-  } else if (prepared.store) {
-    prepared.store();
   }
   if (check) {
     op = std::make_shared<CheckedOp>(call, print, std::move(op), membership_.team, membership_.channel);
@@ -171,11 +180,32 @@ void UccBackend::tell_hook_of(Op& op, const UccWork::Parts& parts) {
   });
 }
 
+UccWork::Parts UccBackend::parts_of(const Operation& op, trace::Route route) {
+  UccWork::Parts parts;
+  parts.type = op.type;
+  parts.title = op.title;
+  parts.counters = &counters_of(op, route);
+  return parts;
+}
+
+UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts parts,
+                                     milliseconds timeout, bool async_op) {
+  if (copies != nullptr) {
+    in_turns_.store(true, std::memory_order_relaxed);
+    parts.fences.push_back(copies->done());
+  }
+  if (op != nullptr && in_turns_.load(std::memory_order_relaxed)) {
+    op = std::make_shared<StagedOp>(std::move(op), copies, turns_);
+  }
+  return post(std::move(op), std::move(parts), timeout, async_op);
+}
+
 UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, milliseconds timeout, bool async_op) {
   if (op != nullptr) {
     if (Coalescing* const open = coalescing_of_this_thread()) {
       open->batch->add(op);
       open->outputs.insert(open->outputs.end(), parts.outputs.begin(), parts.outputs.end());
+      open->fences.insert(open->fences.end(), parts.fences.begin(), parts.fences.end());
       if (!async_op) {
         return nullptr;  // c10d's way of saying that the end of the coalescing is waited for instead
       }
@@ -192,36 +222,43 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
   return c10::make_intrusive<UccWork>(home_, rank_, std::move(parts));
 }
 
-UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, milliseconds timeout, bool async_op) {
-  UccWork::Parts parts;
-  parts.type = call.op->type;
-  parts.title = call.op->title;
-  parts.counters = &counters_of(*call.op, route_of(prepared.path));
+UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, Staging staging, milliseconds timeout, bool async_op) {
+  const std::shared_ptr<Copies> copies = staging.begin({&prepared});
+  UccWork::Parts parts = parts_of(*call.op, route_of(prepared.path));
   const trace::Recording recording = begin(call, prepared);
+  if (copies == nullptr) {
+    begin_on_host(prepared);
+  }
   parts.inputs = std::move(prepared.inputs);
   parts.outputs = std::move(prepared.outputs);
   std::shared_ptr<Op> op = make_op(call, std::move(prepared), recording);
   parts.seq = call.seq;
-  return post(std::move(op), std::move(parts), timeout, async_op);
+  return post(std::move(op), copies, std::move(parts), timeout, async_op);
 }
 
-UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepared> all, milliseconds timeout, bool async_op) {
-  UccWork::Parts parts;
-  parts.type = call.op->type;
-  parts.title = call.op->title;
-  parts.counters = &counters_of(*call.op, route_of(all.front().path));
+UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepared> all, Staging staging, milliseconds timeout,
+                                           bool async_op) {
+  std::vector<Prepared*> each;
+  for (Prepared& prepared : all) {
+    each.push_back(&prepared);
+  }
+  const std::shared_ptr<Copies> copies = staging.begin(each);
+  UccWork::Parts parts = parts_of(*call.op, route_of(all.front().path));
   auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
   for (Prepared& prepared : all) {
     parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
     parts.outputs.insert(parts.outputs.end(), prepared.outputs.begin(), prepared.outputs.end());
     Call part = call;
     const trace::Recording recording = begin(part, prepared);
+    if (copies == nullptr) {
+      begin_on_host(prepared);
+    }
     if (std::shared_ptr<Op> op = make_op(part, std::move(prepared), recording)) {
       batch->add(std::move(op));
     }
     parts.seq = part.seq;
   }
-  return post(batch->empty() ? nullptr : std::move(batch), std::move(parts), timeout, async_op);
+  return post(batch->empty() ? nullptr : std::move(batch), copies, std::move(parts), timeout, async_op);
 }
 
 // --- coalescing
@@ -249,6 +286,7 @@ void UccBackend::startCoalescing() {
   }
   it->second = {std::make_shared<OpBatch>(membership_.team->scope(), "coalesced calls of group '" + info_->name + "' on rank " +
                                                                          std::to_string(rank_) + " of " + std::to_string(size_)),
+                {},
                 {}};
 }
 
@@ -264,12 +302,10 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
     coalescings_.erase(it);
     open_coalescings_.fetch_sub(1, std::memory_order_relaxed);
   }
-  UccWork::Parts parts;
-  parts.type = operation::kCoalesced.type;
-  parts.title = operation::kCoalesced.title;
-  parts.counters = &counters_of(operation::kCoalesced, trace::Route::none);  // of all ways that its calls go
+  UccWork::Parts parts = parts_of(operation::kCoalesced, trace::Route::none);  // of all ways that its calls go
   parts.seq = seq_.load(std::memory_order_relaxed);
   parts.outputs = std::move(ended.outputs);
+  parts.fences = std::move(ended.fences);
   return post(ended.batch->empty() ? nullptr : std::move(ended.batch), std::move(parts), c10d::kUnsetTimeout, true);
 }
 
@@ -278,8 +314,10 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
 
 UccBackend::WorkPtr UccBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   Call call = this->call(operation::kBroadcast);
-  Prepared prepared = prepare_broadcast(call, tensors, opts.rootRank, opts.rootTensor);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_broadcast(call, rank_ == opts.rootRank ? staging.read(tensors) : staging.written(tensors),
+                                        opts.rootRank, opts.rootTensor);
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -287,48 +325,56 @@ UccBackend::WorkPtr UccBackend::allreduce(Tensors& tensors, const c10d::Allreduc
     return allreduce_sparse(tensors, opts);
   }
   Call call = this->call(operation::kAllReduce);
-  Prepared prepared = prepare_allreduce(call, tensors, opts.reduceOp, context_->settings());
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_allreduce(call, staging.updated(tensors), opts.reduceOp, context_->settings());
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Call call = this->call(operation::kAllReduceSparse);
+  Staging staging(call, lanes_);
   Prepared prepared = prepare_sparse_allreduce(call, only_tensor(call, tensors, "tensors"), opts.reduceOp);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   const Call call = this->call(operation::kAllReduceCoalesced);
+  Staging staging(call, lanes_);
   check_pairs(call, tensors.size(), tensors.size());
   std::vector<Prepared> all;
-  for (at::Tensor& tensor : tensors) {
+  for (const at::Tensor& tensor : staging.updated(tensors)) {
     Tensors one{tensor};
     all.push_back(prepare_allreduce(call, one, opts.reduceOp, context_->settings()));
   }
-  return launch_all(call, std::move(all), opts.timeout, opts.asyncOp);
+  return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   Call call = this->call(operation::kReduce);
-  Prepared prepared = prepare_reduce(call, tensors, opts.reduceOp, opts.rootRank, opts.rootTensor, context_->settings());
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_reduce(call, rank_ == opts.rootRank ? staging.updated(tensors) : staging.read(tensors),
+                                     opts.reduceOp, opts.rootRank, opts.rootTensor, context_->settings());
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   Call call = this->call(operation::kAllGather);
-  Prepared prepared = prepare_allgather(call, outputs, inputs);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_allgather(call, staging.written(outputs), staging.read(inputs));
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
   Call call = this->call(operation::kAllGatherInto);
-  Prepared prepared = prepare_allgather_into(call, output, input);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_allgather_into(call, staging.written(output), staging.read(input));
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 // outputs[rank][i] is where the i-th input of that rank goes.
 UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const Call call = this->call(operation::kAllGatherCoalesced);
+  Staging staging(call, lanes_);
   if (outputs.size() != static_cast<std::size_t>(size_)) {
     refuse_value(
         call, "there must be one list of outputs a rank, " + std::to_string(size_) + ", not " + std::to_string(outputs.size()));
@@ -336,98 +382,118 @@ UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensor
   for (const Tensors& of_rank : outputs) {
     check_pairs(call, of_rank.size(), inputs.size());
   }
+  const Tensors& sent = staging.read(inputs);
+  const TensorLists& received = staging.written(outputs);
   std::vector<Prepared> all;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
+  for (std::size_t i = 0; i < sent.size(); ++i) {
     TensorLists parts(1);
-    for (const Tensors& of_rank : outputs) {
+    for (const Tensors& of_rank : received) {
       parts.front().push_back(of_rank[i]);
     }
-    Tensors one{inputs[i]};
+    Tensors one{sent[i]};
     all.push_back(prepare_allgather(call, parts, one));
   }
-  return launch_all(call, std::move(all), opts.timeout, opts.asyncOp);
+  return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                 const c10d::AllgatherOptions& opts) {
   const Call call = this->call(operation::kAllGatherIntoCoalesced);
+  Staging staging(call, lanes_);
   check_pairs(call, outputs.size(), inputs.size());
   std::vector<Prepared> all;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all.push_back(prepare_allgather_into(call, outputs[i], inputs[i]));
+    all.push_back(prepare_allgather_into(call, staging.written(outputs[i]), staging.read(inputs[i])));
   }
-  return launch_all(call, std::move(all), opts.timeout, opts.asyncOp);
+  return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
   Call call = this->call(operation::kGather);
-  Prepared prepared = prepare_gather(call, outputs, inputs, opts.rootRank);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_gather(call, staging.written(outputs), staging.read(inputs), opts.rootRank);
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) {
   Call call = this->call(operation::kScatter);
-  Prepared prepared = prepare_scatter(call, outputs, inputs, opts.rootRank);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_scatter(call, staging.written(outputs), staging.read(inputs), opts.rootRank);
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) {
   Call call = this->call(operation::kReduceScatter);
-  Prepared prepared = prepare_reduce_scatter(call, outputs, inputs, opts.reduceOp);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_reduce_scatter(call, staging.written(outputs), staging.read(inputs), opts.reduceOp);
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                      const c10d::ReduceScatterOptions& opts) {
   Call call = this->call(operation::kReduceScatterTensor);
-  Prepared prepared = prepare_reduce_scatter_tensor(call, output, input, opts.reduceOp);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_reduce_scatter_tensor(call, staging.written(output), staging.read(input), opts.reduceOp);
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                 const c10d::ReduceScatterOptions& opts) {
   const Call call = this->call(operation::kReduceScatterTensorCoalesced);
+  Staging staging(call, lanes_);
   check_pairs(call, outputs.size(), inputs.size());
   std::vector<Prepared> all;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all.push_back(prepare_reduce_scatter_tensor(call, outputs[i], inputs[i], opts.reduceOp));
+    all.push_back(prepare_reduce_scatter_tensor(call, staging.written(outputs[i]), staging.read(inputs[i]), opts.reduceOp));
   }
-  return launch_all(call, std::move(all), opts.timeout, opts.asyncOp);
+  return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
                                               std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
   Call call = this->call(operation::kAllToAllSingle);
-  Prepared prepared = prepare_alltoall_single(call, output, input, output_splits, input_splits);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_alltoall_single(call, staging.written(output), staging.read(input), output_splits, input_splits);
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   Call call = this->call(operation::kAllToAll);
-  Prepared prepared = prepare_alltoall(call, outputs, inputs);
-  return launch(std::move(call), std::move(prepared), opts.timeout, opts.asyncOp);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_alltoall(call, staging.written(outputs), staging.read(inputs));
+  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::send(Tensors& tensors, int destination, int tag) {
   Call call = message(operation::kSend, destination, tag);
-  Prepared prepared = prepare_send(call, tensors);
-  return launch(std::move(call), std::move(prepared), c10d::kUnsetTimeout, true);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_send(call, staging.read(tensors));
+  return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
 }
 
 UccBackend::WorkPtr UccBackend::recv(Tensors& tensors, int source, int tag) {
   Call call = message(operation::kRecv, source, tag);
-  Prepared prepared = prepare_recv(call, tensors);
-  return launch(std::move(call), std::move(prepared), c10d::kUnsetTimeout, true);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_recv(call, staging.written(tensors));
+  return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
 }
 
 UccBackend::WorkPtr UccBackend::recvAnysource(Tensors& tensors, int tag) {
   Call call = message(operation::kRecvAnySource, Message::kAnyRank, tag);
-  Prepared prepared = prepare_recv(call, tensors);
-  return launch(std::move(call), std::move(prepared), c10d::kUnsetTimeout, true);
+  Staging staging(call, lanes_);
+  Prepared prepared = prepare_recv(call, staging.written(tensors));
+  return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
 }
 
 UccBackend::WorkPtr UccBackend::barrier(const c10d::BarrierOptions& opts) {
-  return launch(call(operation::kBarrier), prepare_barrier(), opts.timeout, opts.asyncOp);
+  Call call = this->call(operation::kBarrier);
+  Staging staging(call, lanes_);
+  // Of all that a caller says of the device this is what c10d hands on.
+  const std::optional<c10::DeviceType> accelerator = at::getAccelerator();
+  if (accelerator && !opts.device_ids.empty()) {
+    staging.behind(c10::Device(*accelerator, static_cast<c10::DeviceIndex>(opts.device_ids.front())));
+  }
+  return launch(std::move(call), prepare_barrier(), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {

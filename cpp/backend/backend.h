@@ -18,9 +18,11 @@
 #include "base/settings.h"
 #include "base/thread_annotations.h"
 #include "compat/torch_compat.h"
+#include "device/staging.h"
 #include "ops/call.h"
 #include "ops/prepared.h"
 #include "progress/op_batch.h"
+#include "progress/turns.h"
 #include "trace/flight_recorder.h"
 #include "work/work.h"
 
@@ -108,6 +110,7 @@ class UccBackend final : public c10d::Backend {
   struct Coalescing {
     std::shared_ptr<OpBatch> batch;
     Tensors outputs;
+    std::vector<std::shared_ptr<const Fence>> fences;
   };
 
   // Why the group cannot be used any more; null while it can.
@@ -116,15 +119,20 @@ class UccBackend final : public c10d::Backend {
   Call call(const Operation& op) const;
   Call message(const Operation& op, int peer, int tag) const;
   // Sends what was prepared, or keeps it for the end of the coalescing. `timeout` not above 0: the group's.
-  WorkPtr launch(Call call, Prepared prepared, std::chrono::milliseconds timeout, bool async_op);
+  WorkPtr launch(Call call, Prepared prepared, Staging staging, std::chrono::milliseconds timeout, bool async_op);
   // Several as one.
-  WorkPtr launch_all(const Call& call, std::vector<Prepared> all, std::chrono::milliseconds timeout, bool async_op);
+  WorkPtr launch_all(const Call& call, std::vector<Prepared> all, Staging staging, std::chrono::milliseconds timeout,
+                     bool async_op);
   // Gives the call its sequence number, and says everywhere that it was made.
   trace::Recording begin(Call& call, const Prepared& prepared);
-  // Null if nothing has to be sent.
+  // Null if nothing has to be done.
   std::shared_ptr<Op> make_op(const Call& call, Prepared prepared, trace::Recording recording);
   trace::Counters& counters_of(const Operation& op, trace::Route route);
   void tell_hook_of(Op& op, const UccWork::Parts& parts);
+  UccWork::Parts parts_of(const Operation& op, trace::Route route);
+  // `copies` null: all on the host.
+  WorkPtr post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts parts,
+               std::chrono::milliseconds timeout, bool async_op);
   WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, std::chrono::milliseconds timeout, bool async_op);
   Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);
@@ -138,6 +146,9 @@ class UccBackend final : public c10d::Backend {
   const Membership membership_;
   const std::shared_ptr<WorkHome> home_;
   std::shared_ptr<CompletionHook> hook_;  // null: none
+  Lanes lanes_;
+  const std::shared_ptr<Turns> turns_;
+  std::atomic<bool> in_turns_{false};  // once it has seen a device: see device/staged_op.h
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<std::uint64_t> message_seq_{0};

@@ -30,6 +30,9 @@ struct Settings {
   // Refuse a call whose data has a NaN: see backend/observe.h.
   bool nan_check = false;
 
+  // wait() returns only once results on a device are there, instead of having the current stream wait for them.
+  bool blocking_wait = false;
+
   // Keep TCP connections between hosts over which the end of a rank is told: see liveness/.
   bool life_lines = true;
 

@@ -2,8 +2,14 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/version.h>
@@ -27,6 +33,13 @@ namespace torch_ucc {
 using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;
 #else
 using PreMulSumSupplement = c10d::PreMulSumSupplement;
+#endif
+
+// Whether what is queued on the stream is recorded into a graph instead of run. Torch 2.11 does not tell.
+#if TUCC_TORCH_RELEASE < 212
+inline bool is_capturing(const c10::Stream& /*stream*/) { return false; }
+#else
+inline bool is_capturing(const c10::Stream& stream) { return stream.is_capturing(); }
 #endif
 
 }  // namespace torch_ucc

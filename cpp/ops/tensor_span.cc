@@ -39,7 +39,7 @@ at::Tensor& only_tensor(const Call& call, std::vector<at::Tensor>& tensors, cons
   return tensors.front();
 }
 
-void check_sendable(const Call& call, const at::Tensor& tensor, const char* what) {
+void check_dense(const Call& call, const at::Tensor& tensor, const char* what) {
   if (!tensor.defined()) {
     refuse_value(call, std::string(what) + " is not a defined tensor");
   }
@@ -50,9 +50,13 @@ void check_sendable(const Call& call, const at::Tensor& tensor, const char* what
   if (tensor.is_quantized()) {
     refuse_unsupported(call, std::string(what) + " is quantized: send its int_repr()");
   }
+}
+
+void check_sendable(const Call& call, const at::Tensor& tensor, const char* what) {
+  check_dense(call, tensor, what);
   if (!tensor.device().is_cpu()) {
-    refuse_unsupported(call,
-                       std::string(what) + " is on " + tensor.device().str() + ", and only CPU tensors are supported so far");
+    refuse_unsupported(call, std::string(what) + " is on " + tensor.device().str() +
+                                 ", which is neither the CPU nor an accelerator of this torch");
   }
 }
 

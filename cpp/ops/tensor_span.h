@@ -22,7 +22,9 @@ std::string shape_text(const at::Tensor& tensor);
 // The tensor of a list that must hold exactly one; refuses others. `what` names the argument.
 at::Tensor& only_tensor(const Call& call, std::vector<at::Tensor>& tensors, const char* what);
 
-// Refuses a tensor that cannot be sent: undefined, sparse, quantized, or on a device that is not supported.
+// Refuses a tensor whose elements do not lie in memory as they are: undefined, sparse or quantized.
+void check_dense(const Call& call, const at::Tensor& tensor, const char* what);
+// The same, and one that is not on the host.
 void check_sendable(const Call& call, const at::Tensor& tensor, const char* what);
 
 // Refuses a tensor that cannot be written: one that was expanded, whose elements share memory.

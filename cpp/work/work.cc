@@ -1,5 +1,6 @@
 #include "work/work.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,16 @@ namespace {
 // How long an error is held back until the recorder is written, where that was asked for: the program may end of it.
 constexpr milliseconds kForDump{2000};
 
+std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !tensor.device().is_cpu()) {
+      devices.push_back(tensor.device());  // the future takes each once
+    }
+  }
+  return devices;
+}
+
 }  // namespace
 
 UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
@@ -21,7 +32,8 @@ UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
       part_(std::move(parts.part)),
       counters_(parts.counters),
       seq_(parts.seq),
-      outputs_(std::move(parts.outputs)) {
+      outputs_(std::move(parts.outputs)),
+      fences_(std::move(parts.fences)) {
   if (!recordFunctionEndCallback_) {
     return;  // nobody profiles
   }
@@ -34,7 +46,7 @@ UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
 
 bool UccWork::isCompleted() {
   if (ended() || home_->engine.settled(*op_)) {
-    return true;
+    return std::all_of(fences_.begin(), fences_.end(), [](const auto& fence) { return fence->passed(); });
   }
   home_->engine.drive_in_background();  // a caller who only ever asks must still see it end
   return false;
@@ -46,7 +58,14 @@ std::exception_ptr UccWork::exception() const { return isSuccess() ? nullptr : e
 
 std::vector<at::Tensor> UccWork::result() { return outputs_; }
 
-void UccWork::synchronize() {}
+void UccWork::synchronize() {
+  if (!ended() || !isSuccess()) {
+    return;
+  }
+  for (const auto& fence : fences_) {
+    fence->block_current_stream();
+  }
+}
 
 int UccWork::sourceRank() const {
   const Op* const receive = part_ ? part_.get() : op_.get();
@@ -75,16 +94,15 @@ bool UccWork::wait(std::chrono::milliseconds timeout) {
     throw_for_user(Status(StatusCode::invalid, "wait() for " + op_->describe() +
                                                    ", which has not begun: leave the coalescing manager (end_coalescing) first"));
   }
+  const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout);
   if (!ended()) {
     const Clock::time_point start = Clock::now();
     op_->record_wait(start);
-    const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout, start);
     home_->engine.wait(*op_, deadline, check_interrupt);
     counters_->waited(Clock::now() - start);
   }
   if (!ended()) {
-    throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " +
-                                                   op_->describe() + "; the operation goes on and can be waited for again"));
+    throw_timed_out(timeout);
   }
   if (const Status& status = op_->completion().status(); !status.ok()) {
     trace::recorder().note_failure(home_->group, status.message());
@@ -92,7 +110,17 @@ bool UccWork::wait(std::chrono::milliseconds timeout) {
     trace::flush_dump(Deadline::after(kForDump));
     throw_for_user(status);
   }
+  synchronize();
+  if ((timeout != kNoTimeout || home_->blocking_wait) &&
+      !std::all_of(fences_.begin(), fences_.end(), [&](const auto& fence) { return fence->wait(deadline); })) {
+    throw_timed_out(timeout);
+  }
   return true;
+}
+
+void UccWork::throw_timed_out(std::chrono::milliseconds timeout) const {
+  throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " + op_->describe() +
+                                                 "; the operation goes on and can be waited for again"));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
@@ -100,14 +128,19 @@ c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
   if (future_) {
     return future_;
   }
-  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices_of(outputs_));
   if (op_ == nullptr) {
     future_->markCompleted(c10::IValue(outputs_));
     return future_;
   }
-  auto end = [future = future_, op = op_, outputs = outputs_] {
+  auto end = [future = future_, op = op_, outputs = outputs_, fences = fences_] {
     const Status& status = op->completion().status();
     if (status.ok()) {
+      std::vector<c10::Stream> streams;
+      for (const auto& fence : fences) {
+        streams.push_back(fence->stream());
+      }
+      const c10::MultiStreamGuard behind_them(streams);  // whoever waits for the future waits for these
       future->markCompleted(c10::IValue(outputs));
     } else {
       future->setError(exception_for_user(status));

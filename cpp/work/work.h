@@ -14,6 +14,7 @@
 #include "progress/op.h"
 #include "trace/counters.h"
 #include "work/delivery.h"
+#include "work/fence.h"
 
 namespace torch_ucc {
 
@@ -23,7 +24,8 @@ struct WorkHome {
 
   Engine& engine;
   Delivery& delivery;
-  std::uint32_t group = 0;  // its number in the flight recorder
+  std::uint32_t group = 0;     // its number in the flight recorder
+  bool blocking_wait = false;  // as if every wait() had a timeout
   std::array<trace::CountersByRoute, kOperations> counters{};
 };
 
@@ -40,6 +42,7 @@ class UccWork final : public c10d::Work {
     std::uint64_t seq = 0;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
+    std::vector<std::shared_ptr<const Fence>> fences;  // behind which the outputs are there, on devices
   };
   UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts);
 
@@ -47,14 +50,16 @@ class UccWork final : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override;
-  void synchronize() override;
+  void synchronize() override;      // the current stream waits for the outputs, if it has ended well
   int sourceRank() const override;  // of a receive from any source, once done
 
-  // Drives progress itself where it can. Throws what the operation failed with. A `timeout` (0: none) bounds this wait only:
-  // it throws when that passes, the operation goes on and may be waited for again.
+  // Drives progress itself where it can, until the part of the host is done; the rest is for the current stream to wait for.
+  // With a `timeout` (0: none) the outputs are there when it returns. It bounds this wait only: it throws when that passes, the
+  // operation goes on and may be waited for again. Throws what the operation failed with.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
 
-  // Completes with the tensors, or with the error, on a thread of `delivery`.
+  // Completes with the tensors, or with the error, on a thread of `delivery`; streams wait for tensors on devices, as with any
+  // future.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
   std::uint64_t getSequencenumber() const override { return seq_; }
@@ -65,6 +70,7 @@ class UccWork final : public c10d::Work {
 
  private:
   bool ended() const { return op_ == nullptr || op_->completion().done(); }
+  [[noreturn]] void throw_timed_out(std::chrono::milliseconds timeout) const;
 
   const std::shared_ptr<WorkHome> home_;
   const std::shared_ptr<Op> op_;
@@ -72,6 +78,7 @@ class UccWork final : public c10d::Work {
   trace::Counters* const counters_;  // alive as long as home_
   const std::uint64_t seq_;
   const std::vector<at::Tensor> outputs_;
+  const std::vector<std::shared_ptr<const Fence>> fences_;
 
   std::mutex future_mutex_;  // two threads may ask for the future at once; it is made only when asked for
   c10::intrusive_ptr<c10::ivalue::Future> future_;

@@ -28,7 +28,7 @@ CLOSE_AT_EXIT = timedelta(milliseconds=500)
 log = logging.getLogger("torch_ucc")
 """TORCH_LOGS=torch_ucc shows it, TORCH_LOGS=+torch_ucc with more."""
 
-DEVICES = ["cpu", "cuda"]  # a list: torch would iterate over the letters of a string
+DEVICES = ["cpu", "cuda", "xpu", "privateuseone"]  # a list: torch would iterate over the letters of a string
 
 
 def register() -> None:

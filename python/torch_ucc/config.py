@@ -27,7 +27,6 @@ _OTHER_NAMES = ("TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHON")
 
 # Of torch-ucc as it was before: they are no error, and do nothing.
 OLD_NAMES = {
-    "TORCH_UCC_BLOCKING_WAIT": "wait() of an operation on CPU tensors always waits for its end",
     "TORCH_UCC_USE_FUTURE": "every operation has a future",
     "TORCH_UCC_SHARED_COMM": "groups of the same processes always share one UCC context",
     "TORCH_UCC_PROFILING_ENABLE": "torch.profiler records every collective without it",
@@ -106,6 +105,9 @@ class Config:
     )
     nan_check: bool = _setting(
         False, _switch, "Refuse calls whose data has a NaN, at the cost of a look at it."
+    )
+    blocking_wait: bool = _setting(
+        False, _switch, "Have wait() return only once results on accelerators are there."
     )
     life_lines: bool = _setting(
         True,

@@ -105,7 +105,7 @@ def test_registration_is_idempotent_and_leaves_other_plugins(unregistered: dict[
     assert unregistered == once
     assert unregistered["SOMEONE_ELSE"] is other
     assert unregistered["UCC"].extended_api and unregistered["TORCH_UCC"].extended_api
-    assert dist.Backend.backend_capability["ucc"] == ["cpu", "cuda"]
+    assert dist.Backend.backend_capability["ucc"] == ["cpu", "cuda", "xpu", "privateuseone"]
 
 
 def test_the_defaults_of_the_devices_stay(unregistered: dict[str, Any]) -> None:

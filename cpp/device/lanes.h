@@ -1,0 +1,37 @@
+// The streams that a group has of its own.
+#pragma once
+
+#include <map>
+
+#include "base/thread_annotations.h"
+#include "compat/torch_compat.h"
+
+namespace torch_ucc {
+
+// Of one device: two, so that a result need not wait for the work that the next operation comes behind.
+struct Lane {
+  explicit Lane(c10::Device device) : from_device(stream_of(device)), to_device(stream_of(device)) {}
+
+  const c10::Stream from_device;
+  const c10::Stream to_device;
+
+ private:
+  static c10::Stream stream_of(c10::Device device) {
+    return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  }
+};
+
+// One for each device that the group has seen. Any thread.
+class Lanes {
+ public:
+  const Lane& of(c10::Device device) {
+    const MutexLock lock(mutex_);
+    return lanes_.try_emplace(device.index(), device).first->second;
+  }
+
+ private:
+  Mutex mutex_;  // threads may call at once
+  std::map<c10::DeviceIndex, const Lane> lanes_ TUCC_GUARDED_BY(mutex_);
+};
+
+}  // namespace torch_ucc

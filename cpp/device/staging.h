@@ -1,0 +1,111 @@
+// Tensors on a device, by way of host memory: UCC and UCX see their stand-ins on the host and never an address of a device.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "compat/torch_compat.h"
+#include "device/host_blocks.h"
+#include "device/lanes.h"
+#include "ops/call.h"
+#include "ops/prepared.h"
+#include "work/fence.h"
+
+namespace torch_ucc {
+
+// The copies of one call, to and from its stand-ins. Keeps tensors and stand-ins alive.
+class Copies {
+ public:
+  Copies(c10::Device device, const Lane& lane);
+  // Gives the host memory back. Nothing but the device's copies may still use it.
+  ~Copies();
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+
+  struct Use {
+    bool read = false;     // copied to the host in begin()
+    bool written = false;  // copied back in end()
+  };
+  // Makes a stand-in: a plain tensor of the same shape that shares its memory with nothing.
+  at::Tensor add(const at::Tensor& tensor, Use use);
+  // The tensor that has this stand-in.
+  const at::Tensor& original_of(const at::Tensor& host) const { return twins_[by_host_.at(host.unsafeGetTensorImpl())].tensor; }
+
+  // Queues the copies to the host behind all that the calling thread has queued on its current stream. Does not block.
+  void begin();
+  // Whether they have ended, and so all that was queued before them. Any thread.
+  bool have_arrived() const { return arrived_->passed(); }
+  // Queues the copies back. Does not block. Any thread, once.
+  void end();
+
+  // Behind the copies back.
+  const std::shared_ptr<Fence>& done() const { return done_; }
+  c10::Device device() const { return device_; }
+
+ private:
+  struct Twin {
+    at::Tensor tensor;
+    at::Tensor host;
+    at::Tensor block;  // whose memory the stand-in uses
+    Use use;
+  };
+
+  const c10::Device device_;
+  const std::shared_ptr<Fence> arrived_;
+  const std::shared_ptr<Fence> done_;
+  std::vector<Twin> twins_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> by_host_;
+};
+
+// The arguments of a call on their way to the functions of ops/prepared.h: those on the host go through as they are, those on a
+// device are replaced by stand-ins. Refuses what no stand-in can be made for. For the scope of the call.
+class Staging {
+ public:
+  Staging(const Call& call, Lanes& lanes) : call_(call), lanes_(lanes) {}
+
+  // What the call reads, writes without looking at it, or both. A tensor, a list of them or a list of lists.
+  template <typename Argument>
+  Argument& read(Argument& argument) {
+    return on_host(argument, {.read = true, .written = false});
+  }
+  template <typename Argument>
+  Argument& written(Argument& argument) {
+    return on_host(argument, {.read = false, .written = true});
+  }
+  template <typename Argument>
+  Argument& updated(Argument& argument) {
+    return on_host(argument, {.read = true, .written = true});
+  }
+  // The call has no tensor, and comes behind what is queued on this device.
+  void behind(c10::Device device) { belongs_to(device); }
+
+  // Once the call was found to be right: the copies to the host are under way. The inputs and outputs of `prepared`, which is
+  // all that the call is made of, become the caller's own tensors again. Null if no device has to do with the call.
+  std::shared_ptr<Copies> begin(const std::vector<Prepared*>& prepared);
+
+ private:
+  at::Tensor& on_host(at::Tensor& tensor, Copies::Use use);
+  Tensors& on_host(Tensors& tensors, Copies::Use use);
+  TensorLists& on_host(TensorLists& lists, Copies::Use use);
+  void look_at(const Tensors& tensors);
+  // Refuses a second device, the host included.
+  void belongs_to(c10::Device device);
+
+  const Call& call_;
+  Lanes& lanes_;
+  std::optional<c10::Device> device_;  // of all tensors so far
+  std::shared_ptr<Copies> copies_;     // null while that is the host
+
+  // Where the stand-ins live that were handed out; deques, for they must not move.
+  struct HandedOut {
+    std::deque<at::Tensor> tensors;
+    std::deque<Tensors> lists;
+    std::deque<TensorLists> lists_of_lists;
+  };
+  std::unique_ptr<HandedOut> handed_out_;
+};
+
+}  // namespace torch_ucc
