@@ -59,6 +59,18 @@ def negated(values: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(-values)
 
 
+def moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """The same on a device, laid out alike, where the elements come by work of the current stream."""
+    if device == "cpu":
+        return tensor
+    whole = tensor if tensor._base is None else tensor._base
+    with torch.inference_mode(tensor.is_inference()):
+        there = whole.detach().to(device)
+        late = torch.empty_like(there).copy_(there)
+        same = late.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    return same.requires_grad_(tensor.requires_grad)
+
+
 def fitting(layout: Layout, numel: int) -> Layout:
     """The layout, or a plain one where it is for a single element and there are others."""
     return contiguous if layout is zero_dim and numel != 1 else layout

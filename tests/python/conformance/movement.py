@@ -161,7 +161,7 @@ def _all_to_all_single(p: Point, lengths: list[list[int]], split: bool) -> Attem
     sent, received = lengths[p.rank], [lengths[rank][p.rank] for rank in p.ranks]
     values = torch.cat([p.values(p.rank, to, numel) for to, numel in enumerate(sent)])
     expected = torch.cat([p.values(rank, p.rank, numel) for rank, numel in enumerate(received)])
-    mine = sliceable(p.layout)(values)
+    mine = p.there(sliceable(p.layout)(values))
     output = p.row(torch.zeros_like(expected))
     splits = (received, sent) if split else ((), ())
     return Attempt(
@@ -179,7 +179,8 @@ def all_to_all_single_rows(p: Point) -> Attempt:
     expected = torch.cat([p.values(rank, p.rank, width * rows) for rank, rows in enumerate(received)])
     mine = torch.empty(width, sum(sent), dtype=p.dtype).t()
     mine.copy_(values.view(-1, width))
-    output = torch.zeros(width, sum(received), dtype=p.dtype).t()
+    mine = p.there(mine)
+    output = p.there(torch.zeros(width, sum(received), dtype=p.dtype).t())
     return Attempt(
         lambda async_op: [p.calls.all_to_all_single(output, mine, p.group, async_op, (received, sent))],
         [holds("output", output, expected)],

@@ -10,7 +10,7 @@ from types import ModuleType
 import calls
 import torch
 import torch.distributed as dist
-from layouts import Layout, contiguous, fitting, sliceable
+from layouts import Layout, contiguous, fitting, moved, sliceable
 from reference import Expected, exactly, reduction, sample
 
 Pair = tuple[torch.dtype, str]  # dtype and reduce op
@@ -33,6 +33,7 @@ class Point:
     root: int = 0
     salt: int = 0
     calls: ModuleType = calls  # by whose functions: calls or front
+    device: str = "cpu"
 
     @property
     def rank(self) -> int:
@@ -75,26 +76,30 @@ class Point:
     def blank(self, numel: int | None = None) -> torch.Tensor:
         return torch.zeros(self.numel if numel is None else numel, dtype=self.dtype)
 
+    def there(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What is made on the CPU, on the device of the point."""
+        return moved(tensor, self.device)
+
     def input(self, values: torch.Tensor) -> torch.Tensor:
-        return fitting(self.layout, values.numel())(values)
+        return self.there(fitting(self.layout, values.numel())(values))
 
     def output(self, values: torch.Tensor) -> torch.Tensor:
         """A tensor to be written to, that holds `values` before."""
-        return fitting(self.out_layout, values.numel())(values)
+        return self.there(fitting(self.out_layout, values.numel())(values))
 
     def inputs(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
         if self.one_storage:
-            return _views(sliceable(self.layout)(torch.cat(values)), values)
+            return _views(self.there(sliceable(self.layout)(torch.cat(values))), values)
         return [self.input(each) for each in values]
 
     def outputs(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
         if self.one_storage:
-            return _views(sliceable(self.out_layout)(torch.cat(values)), values)
+            return _views(self.there(sliceable(self.out_layout)(torch.cat(values))), values)
         return [self.output(each) for each in values]
 
     def row(self, values: torch.Tensor) -> torch.Tensor:
         """An output of which parts can be cut."""
-        return sliceable(self.out_layout)(values)
+        return self.there(sliceable(self.out_layout)(values))
 
     def part(self, whole: torch.Tensor, rank: int) -> torch.Tensor:
         return whole[rank * self.numel : (rank + 1) * self.numel]

@@ -115,7 +115,8 @@ class Expected:
     numel: int
 
     def wrong(self, got: torch.Tensor) -> str | None:
-        """What is wrong with a result of any shape, or None."""
+        """What is wrong with a result of any shape, on any device, or None."""
+        got = got.detach().cpu()
         if got.numel() != self.numel:
             return f"{got.numel()} elements instead of {self.numel}"
         if self.high is self.low:

@@ -1,0 +1,29 @@
+// Memory of the devices, which the host cannot touch, and memory of the host that the devices know. Both are filled with a
+// pattern when they are freed, and whoever writes there later is found out.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "stream.h"
+
+namespace fake {
+
+// An address that only stands for memory: who follows it on the host crashes.
+void* device_allocate(std::size_t bytes, Stream& stream);
+// As a caching allocator has it: free for whatever comes later on the stream it was allocated for, and behind what the streams
+// have queued by now for which it was recorded.
+void device_free(void* address);
+void device_record(void* address, Stream& stream);
+// Where kernels find the bytes.
+void* reach(const void* address);
+
+void* pinned_allocate(std::size_t bytes);
+void pinned_free(void* address);
+bool is_pinned(const void* address);
+
+// How often freed memory was written to, as far as it was looked at: when it is used again, and by this call. Nothing may be
+// under way.
+int faults();
+
+}  // namespace fake

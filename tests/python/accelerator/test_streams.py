@@ -1,0 +1,254 @@
+"""What waits for what: the call for its stream, streams for the Work, the CPU for neither."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+import accelerators
+import pytest
+import torch
+import torch.distributed as dist
+from accelerators import held_up, only_on_the_fake_one
+from calls import refusal, usable
+from torch_ucc.testing import run_ranks
+
+pytestmark = pytest.mark.multirank
+
+
+def ones(numel: int = 4, index: int = 0) -> torch.Tensor:
+    return torch.empty(numel, device=accelerators.device(index)).fill_(1)
+
+
+def a_call_waits_for_its_stream() -> None:
+    stream = accelerators.new_stream()
+    with stream:
+        with held_up(stream):
+            tensor = ones()
+            tensor.add_(dist.get_rank())
+            work = dist.all_reduce(tensor, async_op=True)
+            assert not work.is_completed()
+        work.wait()
+        assert tensor.cpu().tolist() == [3.0] * 4
+
+
+def the_caller_does_not_wait_for_other_streams() -> None:
+    """wait() has the current stream wait, and returns though that stream is far behind."""
+    tensor = ones()
+    stream = accelerators.new_stream()
+    work = dist.all_reduce(tensor, async_op=True)
+    with held_up(stream), stream:
+        work.wait()
+        result = torch.empty(4, device=tensor.device).copy_(tensor)
+        assert not stream.query()
+    stream.synchronize()
+    assert result.cpu().tolist() == [2.0] * 4
+
+
+def the_reader_waits_for_the_copies() -> None:
+    """Copies to the device are late: who reads on a stream that did wait() gets the result all the same."""
+    accelerators.set_longest_delay(20_000)
+    for _ in range(20):
+        tensor = ones(1000)
+        dist.all_reduce(tensor, async_op=True).wait()
+        assert bool((tensor.cpu() == 2).all())
+    accelerators.set_longest_delay(100)
+
+
+def host_memory_is_used_anew_only_once_it_was_copied() -> None:
+    """Calls on two streams, of which neither waits for the other's copies back."""
+    accelerators.set_longest_delay(20_000)
+    streams = [accelerators.new_stream(), accelerators.new_stream()]
+    results = []
+    for turn in range(20):
+        with streams[turn % 2]:
+            results.append(ones(1000).mul_(turn))
+            dist.all_reduce(results[-1])
+    torch.accelerator.synchronize()
+    assert [float(result.cpu()[0]) for result in results] == [2.0 * turn for turn in range(20)]
+    accelerators.set_longest_delay(100)
+
+
+def a_timeout_of_wait_has_the_result_there() -> None:
+    accelerators.set_longest_delay(20_000)
+    for _ in range(5):
+        work = dist.all_reduce(ones(1000), async_op=True)
+        work.wait(datetime.timedelta(seconds=60))
+        assert work.is_completed()
+    accelerators.set_longest_delay(100)
+
+
+def a_timeout_of_wait_passes() -> None:
+    stream = accelerators.new_stream()
+    with stream:
+        with held_up(stream):
+            tensor = ones()
+            work = dist.all_reduce(tensor, async_op=True)
+            raised = refusal(lambda: work.wait(datetime.timedelta(milliseconds=50)))
+            assert raised is not None and "can be waited for again" in raised[1], raised
+        work.wait()
+        assert tensor.cpu().tolist() == [2.0] * 4
+
+
+def _have_it_begin(stream: torch.Stream) -> None:
+    """What was called last, if the machine leaves it the time: else less is shown, and nothing fails."""
+    stream.synchronize()
+    time.sleep(0.02)
+
+
+def operations_begin_in_the_order_of_the_calls() -> None:
+    """Also one on the host after one on a device that waits for its stream, on one rank only."""
+    stream = accelerators.new_stream()
+    on_host = torch.full((4,), 10.0)
+    with stream:
+        if dist.get_rank() == 0:
+            with held_up(stream):
+                tensor = ones()
+                works = [dist.all_reduce(each, async_op=True) for each in (tensor, on_host)]
+                time.sleep(0.05)  # for the other rank to go ahead, if it could
+        else:
+            tensor = ones()
+            works = [dist.all_reduce(tensor, async_op=True)]
+            _have_it_begin(stream)
+            works.append(dist.all_reduce(on_host, async_op=True))
+        for work in works:
+            work.wait()
+        assert (tensor.cpu().tolist(), on_host.tolist()) == ([2.0] * 4, [20.0] * 4)
+
+
+def messages_keep_the_order_of_the_calls() -> None:
+    stream = accelerators.new_stream()
+    with stream:
+        if dist.get_rank() == 0:
+            with held_up(stream):
+                works = [dist.isend(ones(), 1), dist.isend(torch.full((4,), 5.0), 1)]
+                time.sleep(0.05)
+        else:
+            first, second = torch.empty(4, device=accelerators.device()), torch.zeros(4)
+            works = [dist.irecv(first, 0)]
+            _have_it_begin(stream)
+            works.append(dist.irecv(second, 0))
+        for work in works:
+            work.wait()
+        if dist.get_rank() == 1:
+            assert (first.cpu().tolist(), second.tolist()) == ([1.0] * 4, [5.0] * 4)
+
+
+def callbacks_of_a_future_see_the_result() -> None:
+    accelerators.set_longest_delay(5_000)
+    tensor = ones(1000)
+    work = dist.all_reduce(tensor, async_op=True)
+    read = work.get_future().then(lambda future: future.value()[0].cpu())
+    assert bool((read.wait() == 2).all())
+    accelerators.set_longest_delay(100)
+
+
+def a_barrier_of_a_device_comes_behind_its_stream() -> None:
+    stream = accelerators.new_stream()
+    with stream:
+        gate = accelerators.Gate(stream)
+        work = dist.barrier(async_op=True, device_ids=[0])
+        time.sleep(0.02)
+        assert not work.is_completed()
+        gate.open()
+        work.wait()
+
+
+def devices_of_one_process() -> None:
+    """Whatever the current device is; one call has tensors of one."""
+    for index in (0, 1):
+        tensor = ones(index=index)
+        tensor.add_(dist.get_rank())
+        dist.all_reduce(tensor)
+        assert tensor.cpu().tolist() == [3.0] * 4
+        assert torch.accelerator.current_device_index() == 0
+    works = [dist.all_reduce(ones(1000, index), async_op=True) for index in (0, 1, 0, 1)]
+    for work in works:
+        work.wait()
+        assert bool((work.result()[0].cpu() == 2).all())
+    group = dist.group.WORLD
+    outputs = [ones(index=0), ones(index=1)]
+    raised = refusal(lambda: dist.all_gather(outputs, ones(), group=group))
+    assert raised is not None and raised[0] == "ValueError" and "must be on one device" in raised[1], raised
+    raised = refusal(lambda: dist.all_gather([torch.ones(4), torch.ones(4)], ones()))
+    assert raised is not None and raised[0] == "ValueError" and "must be on one device" in raised[1], raised
+    assert usable()
+
+
+def a_capture_is_refused() -> None:
+    stream = accelerators.new_stream()
+    with stream:
+        tensor = ones()
+        with accelerators.capturing(stream):
+            raised = refusal(lambda: dist.all_reduce(tensor))
+        assert raised is not None and raised[0] == "NotImplementedError" and "graph" in raised[1], raised
+        dist.all_reduce(tensor)
+        assert tensor.cpu().tolist() == [2.0] * 4
+
+
+def what_is_wrong_is_refused() -> None:
+    expanded = ones(1).expand(4)
+    raised = refusal(lambda: dist.all_reduce(expanded))
+    assert raised is not None and raised[0] == "ValueError" and "expanded" in raised[1], raised
+    raised = refusal(lambda: dist.all_reduce(ones(), op=dist.ReduceOp.BAND))
+    assert raised is not None and raised[0] == "NotImplementedError", raised
+    assert usable()
+
+
+OF_ANY = (
+    the_reader_waits_for_the_copies,
+    host_memory_is_used_anew_only_once_it_was_copied,
+    a_timeout_of_wait_has_the_result_there,
+    callbacks_of_a_future_see_the_result,
+    what_is_wrong_is_refused,
+)
+OF_THE_FAKE = (
+    a_call_waits_for_its_stream,
+    the_caller_does_not_wait_for_other_streams,
+    a_timeout_of_wait_passes,
+    operations_begin_in_the_order_of_the_calls,
+    messages_keep_the_order_of_the_calls,
+    a_barrier_of_a_device_comes_behind_its_stream,
+    devices_of_one_process,
+    a_capture_is_refused,
+)
+
+
+@pytest.mark.parametrize("backend", ["ucc", "cpu:ucc,{}:ucc"])
+def test_streams(backend: str) -> None:
+    run_ranks(each_of_any, 2, backend=backend.format(accelerators.TYPE), timeout=120.0)
+
+
+def each_of_any() -> None:
+    for check in OF_ANY:
+        check()
+    assert accelerators.memory_faults() == 0
+
+
+@only_on_the_fake_one
+@pytest.mark.parametrize("check", OF_THE_FAKE)
+def test_streams_that_are_held_up(check: object) -> None:
+    run_ranks(check, 2, timeout=60.0)
+
+
+def behind_a_stream_that_never_goes_on() -> None:
+    """The timeout says what was waited for, and leaves the device as it was."""
+    stream = accelerators.new_stream()
+    device = accelerators.device()
+    with stream:
+        gate = accelerators.Gate(stream)
+        work = dist.all_reduce(ones(), async_op=True)
+        raised = refusal(work.wait)
+    assert raised is not None and raised[0] == "DistBackendError", raised
+    assert (
+        f"still waited for what was queued on its stream of {device}, and nothing of it was sent" in raised[1]
+    ), raised
+    result = ones().add_(1)
+    assert result.cpu().tolist() == [2.0] * 4
+    gate.open()
+    stream.synchronize()
+
+
+@only_on_the_fake_one
+def test_behind_a_stream_that_never_goes_on() -> None:
+    run_ranks(behind_a_stream_that_never_goes_on, 2, group_timeout=1.0)
