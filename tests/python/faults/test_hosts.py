@@ -91,7 +91,7 @@ def test_groups_across_hosts(pair: Hosts, per_host: int) -> None:
         assert about["hosts"] == ["host0", "host1"] and about["ranks"] == size
         assert about["transports"]["other host"] == ["tcp/eth0"], about
         within = about["transports"].get("same host", [])
-        # Without cma UCX keeps TCP in reserve within a host too; its protocols (UCX_PROTO_INFO) do not use it.
+        # Without cma UCX keeps TCP in reserve; none of its protocols uses it within a host.
         assert any(name.endswith("/memory") for name in within) == (per_host > 1), about
 
 
