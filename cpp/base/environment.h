@@ -18,6 +18,7 @@ class TemporaryEnvironment {
   TemporaryEnvironment(const std::string& prefix, const NamedValues& values) : lock_(mutex()) {
     for (const auto& [name, value] : values) {
       std::string variable = prefix + name;
+      // NOLINTNEXTLINE(concurrency-mt-unsafe): see above
       if (std::getenv(variable.c_str()) == nullptr && ::setenv(variable.c_str(), value.c_str(), 0) == 0) {
         set_.push_back(std::move(variable));
       }
@@ -25,7 +26,7 @@ class TemporaryEnvironment {
   }
   ~TemporaryEnvironment() {
     for (const std::string& variable : set_) {
-      ::unsetenv(variable.c_str());
+      ::unsetenv(variable.c_str());  // NOLINT(concurrency-mt-unsafe): see above
     }
   }
   TemporaryEnvironment(const TemporaryEnvironment&) = delete;
