@@ -239,6 +239,7 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, Staging sta
 UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepared> all, Staging staging, milliseconds timeout,
                                            bool async_op) {
   std::vector<Prepared*> each;
+  each.reserve(all.size());
   for (Prepared& prepared : all) {
     each.push_back(&prepared);
   }

@@ -137,6 +137,7 @@ c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
     const Status& status = op->completion().status();
     if (status.ok()) {
       std::vector<c10::Stream> streams;
+      streams.reserve(fences.size());
       for (const auto& fence : fences) {
         streams.push_back(fence->stream());
       }
