@@ -31,7 +31,7 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     me = dist.get_rank(group)
     agreed = _plan.of(members)
     with told_by_profile():
-        probe = core.TransportProbe(agreed.plan.ucx_settings(agreed.rank) if agreed else [])
+        probe = core.TransportProbe(_plan.told_to_ucx(members))
     told: list[tuple[bytes, bytes]] = [(b"", b"")] * len(members)
     dist.all_gather_object(told, (probe.address(), _plan.record_here()), group=group)
     agreed = agreed or _plan.learn(me, members, [record for _, record in told])

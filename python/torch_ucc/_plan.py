@@ -39,6 +39,8 @@ class Agreed:
 
 
 _agreed: dict[tuple[int, ...], Agreed] = {}
+_told: dict[tuple[int, ...], Options] = {}
+"""What UCX was told for the processes of these ranks; both the latest last."""
 
 
 def choose(
@@ -50,6 +52,16 @@ def choose(
     Blocks until all called it, since ranks tell each other about their hosts; but not those of one host:
     there the libraries are told how many they are, to leave the network alone, and which way to copy.
     """
+    ucx, ucc = _choose(core, store, rank, global_ranks, timeout)
+    key = tuple(global_ranks)
+    _told.pop(key, None)  # to come last
+    _told[key] = ucx
+    return ucx, ucc
+
+
+def _choose(
+    core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta
+) -> tuple[Options, Options]:
     size = len(global_ranks)
     if not all_here(size):
         records = core.exchange(store, rank, size, timeout, record_here())
@@ -107,6 +119,12 @@ def of(global_ranks: Sequence[int]) -> Agreed | None:
     """That of the processes which these are among, if they told each other: the latest, of several."""
     wanted = set(global_ranks)
     return next((made for ranks, made in reversed(_agreed.items()) if wanted <= set(ranks)), None)
+
+
+def told_to_ucx(global_ranks: Sequence[int]) -> Options:
+    """For the processes which these are among."""
+    wanted = set(global_ranks)
+    return next((told for ranks, told in reversed(_told.items()) if wanted <= set(ranks)), [])
 
 
 def _refuse_problems(plan: Plan) -> None:

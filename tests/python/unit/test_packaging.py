@@ -77,7 +77,7 @@ def test_the_wheel_holds_what_it_should(wheel: Path, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.dist-info/licenses/LICENSE"))
     metadata = next(tmp_path.glob("*.dist-info/METADATA")).read_text()
     required = set(re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.MULTILINE))
-    assert required == {"torch", "libucx-cu12"}
+    assert required == {"torch", "libucx-cu12", "tomli"}  # the last for Python 3.10 only
     assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)) == {"bench"}
 
 
