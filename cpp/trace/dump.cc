@@ -100,6 +100,7 @@ std::string to_json(const FlightRecorder& recorder, const std::string& reason, s
   for (const auto& [number, group] : recorder.groups()) {
     groups.item(to_json(number, group));
   }
+  const auto [first, last] = recorder.held();  // before the records: what begins between the two is not taken for one of them
   for (const FlightRecorder::Record& record : recorder.records(since)) {
     records.item(to_json(record));
   }
@@ -112,7 +113,7 @@ std::string to_json(const FlightRecorder& recorder, const std::string& reason, s
   json.text("host", host_name()).text("boot_id", boot_id());
   json.number("steady_ns", nanoseconds(Clock::now()));
   json.number("wall_ns", std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count());
-  json.number("last_id", recorder.last()).field("groups", groups.end()).field("sites", sites.end());
+  json.number("first_id", first).number("last_id", last).field("groups", groups.end()).field("sites", sites.end());
   return json.field("records", records.end()).end();
 }
 

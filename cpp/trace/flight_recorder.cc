@@ -125,11 +125,15 @@ std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
   return std::nullopt;
 }
 
+FlightRecorder::Ids FlightRecorder::held() const {
+  const std::uint64_t last = next_.load(std::memory_order_acquire);
+  return {last > capacity_ ? last - capacity_ + 1 : 1, last};
+}
+
 std::vector<FlightRecorder::Record> FlightRecorder::records(std::uint64_t since) const {
-  const std::uint64_t last = this->last();
-  const std::uint64_t oldest = last > capacity_ ? last - capacity_ + 1 : 1;
+  const auto [first, last] = held();
   std::vector<Record> found;
-  for (std::uint64_t id = std::max(since, oldest); id <= last; ++id) {
+  for (std::uint64_t id = std::max(since, first); id <= last; ++id) {
     if (const std::optional<Event> event = read(slot(id), id)) {
       found.push_back({id, *event});
     }

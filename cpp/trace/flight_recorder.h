@@ -57,6 +57,11 @@ class FlightRecorder {
     Event event;
   };
 
+  struct Ids {
+    std::uint64_t first;
+    std::uint64_t last;
+  };
+
   explicit FlightRecorder(std::size_t capacity = kCapacity);
 
   Recording begin(const Call& call);
@@ -66,8 +71,8 @@ class FlightRecorder {
 
   // The records with an id from `since` on that are still there, in order of ids.
   std::vector<Record> records(std::uint64_t since = 1) const;
-  // The id of the last operation that began; 0: none has.
-  std::uint64_t last() const { return next_.load(std::memory_order_acquire); }
+  // The ids of the operations that began and still have their place; from 1 to 0: none began.
+  Ids held() const;
 
   // The number by which events name the group. Closed groups are forgotten, the oldest first, when there are many.
   std::uint32_t add_group(Group group);

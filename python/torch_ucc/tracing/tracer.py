@@ -76,7 +76,7 @@ class Tracer:
         data = self._take()
         data["records"] = [self._records[number] for number in sorted(self._records)]
         data["steps"] = self.steps.times
-        data["lost"] = data["last_id"] - self._first + 1 - len(self._records)
+        data["lost"] = sum(number not in self._records for number in range(self._first, data["last_id"] + 1))
         file = path_for(self._path, data["rank"])
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(data))
@@ -88,6 +88,8 @@ class Tracer:
     def _take(self) -> dict[str, Any]:
         data: dict[str, Any] = json.loads(self._core.flight_recorder("trace", self._since))
         self._records.update((each["id"], each) for each in data["records"])
-        open_ones = (each["id"] for each in data["records"] if each["ended_ns"] == 0)
-        self._since = min(open_ones, default=data["last_id"] + 1)
+        over = {each["id"] for each in data["records"] if each["ended_ns"]}
+        seen_last = data["last_id"] + 1
+        held = range(max(self._since, data["first_id"]), seen_last)
+        self._since = next((number for number in held if number not in over), seen_last)
         return data

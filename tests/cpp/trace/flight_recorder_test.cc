@@ -78,14 +78,14 @@ TEST(FlightRecorder, KeepsTheLastOnes) {
     EXPECT_EQ(records[i].event.state(), State::issued);
   }
   EXPECT_EQ(recorder.records(6).size(), 1U);
-  EXPECT_EQ(recorder.last(), 6U);
+  EXPECT_EQ(recorder.held().last, 6U);
 }
 
 TEST(FlightRecorder, RecordsOnlyWhileItIsOn) {
   FlightRecorder recorder(4);
   recorder.set_on(false);
   EXPECT_FALSE(recorder.begin(call_of(1)).event());
-  EXPECT_EQ(recorder.last(), 0U);
+  EXPECT_EQ(recorder.held().last, 0U);
   recorder.set_on(true);
   EXPECT_TRUE(recorder.begin(call_of(2)).event());
 }
@@ -132,7 +132,7 @@ TEST(FlightRecorder, WhatIsReadWhileOthersWriteIsWhole) {
   for (std::thread& writer : writers) {
     writer.join();
   }
-  EXPECT_EQ(recorder.last(), 40000U);
+  EXPECT_EQ(recorder.held().last, 40000U);
   const auto records = recorder.records();
   EXPECT_EQ(records.size(), 8U);
   for (const FlightRecorder::Record& record : records) {
