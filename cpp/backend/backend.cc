@@ -223,7 +223,7 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
 }
 
 UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, Staging staging, milliseconds timeout, bool async_op) {
-  const std::shared_ptr<Copies> copies = staging.begin({&prepared});
+  const std::shared_ptr<Copies> copies = staging.begin(&prepared);
   UccWork::Parts parts = parts_of(*call.op, route_of(prepared.path));
   const trace::Recording recording = begin(call, prepared);
   if (copies == nullptr) {

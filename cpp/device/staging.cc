@@ -71,7 +71,7 @@ void Copies::end() {
   done_->raise();
 }
 
-std::shared_ptr<Copies> Staging::begin(const std::vector<Prepared*>& all) {
+std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
   if (copies_ == nullptr) {
     return nullptr;
   }

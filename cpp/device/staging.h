@@ -84,7 +84,7 @@ class Staging {
 
   // Once the call was found to be right: the copies to the host are under way. The inputs and outputs of `prepared`, which is
   // all that the call is made of, become the caller's own tensors again. Null if no device has to do with the call.
-  std::shared_ptr<Copies> begin(const std::vector<Prepared*>& prepared);
+  std::shared_ptr<Copies> begin(c10::ArrayRef<Prepared*> prepared);
 
  private:
   at::Tensor& on_host(at::Tensor& tensor, Copies::Use use);
