@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch_ucc import config
 from torch_ucc.topology.cores import usable_here
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch_ucc.topology.plan import Plan
 
 Options = list[tuple[str, str]]
+_Kept = TypeVar("_Kept")
 
 _SHOWN = 4
 
@@ -53,9 +54,7 @@ def choose(
     there the libraries are told how many they are, to leave the network alone, and which way to copy.
     """
     ucx, ucc = _choose(core, store, rank, global_ranks, timeout)
-    key = tuple(global_ranks)
-    _told.pop(key, None)  # to come last
-    _told[key] = ucx
+    _keep(_told, tuple(global_ranks), ucx)
     return ucx, ucc
 
 
@@ -110,21 +109,30 @@ def learn(rank: int, global_ranks: Sequence[int], records: Sequence[bytes]) -> A
 
     job = decode(records)
     key = tuple(global_ranks)
-    _agreed.pop(key, None)  # to come last
-    _agreed[key] = Agreed(job, make_plan(job), rank, key)
+    _keep(_agreed, key, Agreed(job, make_plan(job), rank, key))
     return _agreed[key]
 
 
 def of(global_ranks: Sequence[int]) -> Agreed | None:
     """That of the processes which these are among, if they told each other: the latest, of several."""
-    wanted = set(global_ranks)
-    return next((made for ranks, made in reversed(_agreed.items()) if wanted <= set(ranks)), None)
+    return _latest(_agreed, global_ranks)
 
 
 def told_to_ucx(global_ranks: Sequence[int]) -> Options:
     """For the processes which these are among."""
+    return _latest(_told, global_ranks) or []
+
+
+def _keep(kept: dict[tuple[int, ...], _Kept], key: tuple[int, ...], value: _Kept) -> None:
+    """As the latest."""
+    kept.pop(key, None)
+    kept[key] = value
+
+
+def _latest(kept: dict[tuple[int, ...], _Kept], global_ranks: Sequence[int]) -> _Kept | None:
+    """Of those for all of these ranks, and maybe others."""
     wanted = set(global_ranks)
-    return next((told for ranks, told in reversed(_told.items()) if wanted <= set(ranks)), [])
+    return next((value for ranks, value in reversed(kept.items()) if wanted <= set(ranks)), None)
 
 
 def _refuse_problems(plan: Plan) -> None:
