@@ -7,7 +7,6 @@ as variables that exist while they start (`applied`), since some of it is read f
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import sys
@@ -15,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch_ucc import config
 
 if TYPE_CHECKING:
     from torch_ucc.topology.job import Job
@@ -129,9 +130,8 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str) -> Non
     known = list(known)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name.upper(), [each.upper() for each in known], n=1)
-            meant = [each for each in known if near and each.upper() == near[0]]
-            hint = f"did you mean {meant[0]}?" if meant else "known are " + ", ".join(known)
+            meant = config.nearest(name, known)
+            hint = f"did you mean {meant}?" if meant else "known are " + ", ".join(known)
             raise ValueError(f"{name} is no {what}: {hint}")
 
 
