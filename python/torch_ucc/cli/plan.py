@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from torch_ucc import config
+from torch_ucc.cli.arguments import as_setting
 from torch_ucc.cli.topo import machine
 from torch_ucc.topology.explain import plan_text
 from torch_ucc.topology.job import copies, uniform
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ranks-per-host", type=_count, help="default: as many as GPUs, or NUMA nodes")
     parser.add_argument("--json", action="store_true", help="as data")
     parser.add_argument("--op", help="an operation of torch.distributed, such as all_reduce")
-    parser.add_argument("--bytes", type=_size, help="of its tensor: 65536, 512k, 4m")
+    parser.add_argument("--bytes", type=as_setting(config.size), help="of its tensor: 65536, 512k, 4m")
     asked = parser.parse_args(arguments)
     if asked.op or asked.bytes:
         return _route(parser, asked)
@@ -86,13 +87,6 @@ def _route(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> int:
     if "RANK" in os.environ:
         return route.report(asked.op, size, asked.json)
     return route.start(asked.op, size, asked.ranks_per_host or 2, asked.json)
-
-
-def _size(text: str) -> int:
-    try:
-        return config.size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
 
 
 def _count(text: str) -> int:

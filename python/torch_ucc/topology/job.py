@@ -72,6 +72,11 @@ class Job:
     def cores(self, host: int) -> int:
         return usable_cores(self.hosts[host].cpu)
 
+    def crowded(self) -> int | None:
+        """The first host with more ranks than cores, if one has."""
+        hosts = range(len(self.hosts))
+        return next((host for host in hosts if len(self.on(host)) > self.cores(host)), None)
+
 
 def own_gpu(gpus: Sequence[Gpu], local: int, environment: Mapping[str, str]) -> str:
     """Of the GPUs that CUDA shows, the one with this process's number on its host, as programs choose it."""

@@ -238,8 +238,7 @@ def _waiting(job: Job) -> Choice:
 
 def _crowded(job: Job) -> str:
     """Which host has more ranks than cores, if one has."""
-    hosts = (i for i in range(len(job.hosts)) if len(job.on(i)) > job.cores(i))
-    host = next(hosts, None)
+    host = job.crowded()
     if host is None:
         return ""
     return f"{len(job.on(host))} ranks share {job.cores(host)} usable cores on host {job.hosts[host].host}"

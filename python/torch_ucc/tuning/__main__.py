@@ -15,9 +15,10 @@ from typing import Any
 from torch.distributed.rendezvous import rendezvous
 
 from torch_ucc import _extension, _plan, config
+from torch_ucc.cli.arguments import as_setting
 from torch_ucc.topology.job import decode
 from torch_ucc.tuning import report
-from torch_ucc.tuning.choices import crowded, families
+from torch_ucc.tuning.choices import families
 from torch_ucc.tuning.profile import VARIABLE, Profile, as_toml, topology_of
 from torch_ucc.tuning.tuner import Tuner
 from torch_ucc.tuning.turns import Turns
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc tune", description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the profile to write")
     parser.add_argument(
-        "--budget", type=_budget, default=_budget("10m"), help="how long it may take; default 10m"
+        "--budget", type=as_setting(config.duration), default="10m", help="how long it may take; default 10m"
     )
     asked = parser.parse_args(arguments)
     if "RANK" not in os.environ:
@@ -40,24 +41,17 @@ def main(arguments: list[str]) -> int:
         parser.error(f"there is no folder {asked.output.absolute().parent}")
     os.environ.pop(VARIABLE, None)
     try:
-        return _tune(asked.output, asked.budget)
+        return _tune(asked.output, asked.budget.total_seconds())
     except (ImportError, ValueError, RuntimeError) as error:
         print(f"torch-ucc tune: {error}", file=sys.stderr)
         return 1
-
-
-def _budget(text: str) -> float:
-    try:
-        return config.duration(text).total_seconds()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
 
 
 def _tune(output: Path, budget: float) -> int:
     store, rank, size = next(rendezvous("env://"))
     job = decode(_extension.core().exchange(store, rank, size, _TOGETHER, _plan.record_here()))
     topology = topology_of(job)
-    turns = Turns(store, rank, size, topology, crowded(job))
+    turns = Turns(store, rank, size, topology, job.crowded() is not None)
     if rank != 0:
         turns.follow()
         return 0

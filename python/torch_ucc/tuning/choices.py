@@ -64,20 +64,16 @@ def families(job: Job) -> list[Family]:
     ranks, most = len(job.ranks), job.most_per_host()
     several = len(job.hosts) > 1
     has_cma = not any(map(why_no_cma, job.hosts))
+    crowded = job.crowded() is not None
     return [
         *([_hierarchy()] if several and most > 1 else []),
         _pieces(),
         _algorithms(ranks),
-        *([_copies(crowded(job))] if most > 1 and has_cma else []),
+        *([_copies(crowded)] if most > 1 and has_cma else []),
         _rendezvous(),
         *([_radices(ranks)] if ranks > 2 else []),
-        _waiting(spinning=not crowded(job)),
+        _waiting(spinning=not crowded),
     ]
-
-
-def crowded(job: Job) -> bool:
-    """Ranks outnumber cores somewhere."""
-    return any(len(job.on(host)) > job.cores(host) for host in range(len(job.hosts)))
 
 
 def cells(ops: Iterable[str], sizes: Iterable[int]) -> tuple[Case, ...]:
