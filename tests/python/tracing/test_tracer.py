@@ -12,7 +12,7 @@ from torch_ucc.tracing.tracer import Tracer
 
 
 class Recorder:
-    """Answers with one look after the other; a look is the last id and those that can be read, each with its end."""
+    """Answers one look after the other: the last id, and those that can be read, each with its end."""
 
     def __init__(self, *looks: tuple[int, dict[int, int]], capacity: int = 8) -> None:
         self._looks = list(looks)
