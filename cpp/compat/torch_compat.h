@@ -19,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/distributed/c10d/control_plane/Handlers.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 
 #define TUCC_TORCH_RELEASE (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
 

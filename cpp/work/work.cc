@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trace/dumper.h"
+#include "work/c10d_log.h"
 #include "work/errors.h"
 
 namespace torch_ucc {
@@ -106,6 +107,7 @@ bool UccWork::wait(std::chrono::milliseconds timeout) {
   }
   if (const Status& status = op_->completion().status(); !status.ok()) {
     trace::recorder().note_failure(home_->group, status.message());
+    log_failure(home_->group, *op_, status);
     trace::request_dump(trace::name(status.code()));
     trace::flush_dump(Deadline::after(kForDump));
     throw_for_user(status);
