@@ -46,7 +46,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--hosts", type=int, choices=(1, 2), default=1, help="2: simulated, with TCP between them; needs root"
     )
-    add("--peers", type=names, help=f"of {','.join(PEERS)}; default all, of occasions {OCCASION_PEERS}")
+    usual = ",".join(name for name, peer in PEERS.items() if not peer.on_request)
+    add("--peers", type=names, help=f"of {','.join(PEERS)}; default {usual}, of occasions {OCCASION_PEERS}")
     add("--profile", type=Path, metavar="FILE", help="measure ucc by this profile of `torch-ucc tune`, too")
     add(
         "--report",
@@ -69,10 +70,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="draw the times there: FILE.png, FILE.svg or a page, FILE.html",
     )
     add("--json", type=Path, metavar="FILE", help="write everything there")
-    add("--list-mpi-peers", action="store_true", help="only print which MPI environments this run needs")
+    add("--list-foreign-peers", action="store_true", help="only print which environments this run needs")
     args = parser.parse_args(arguments)
     able = [name for name, peer in PEERS.items() if args.hosts == 1 or peer.spans_hosts]
-    args.peers = args.peers or (names(OCCASION_PEERS) if args.occasions else able)
+    asked = [name for name in able if args.report or not PEERS[name].on_request]
+    args.peers = args.peers or (names(OCCASION_PEERS) if args.occasions else asked)
     args.repetitions = args.repetitions or (3 if args.occasions else 8)
     for name in args.peers:
         if name not in PEERS:
@@ -96,7 +98,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
-    if args.list_mpi_peers:
+    if args.list_foreign_peers:
         print(*(name for name in args.peers if not PEERS[name].is_torch))
         return 0
     cores = machine.keep_to_cores(args.cores)

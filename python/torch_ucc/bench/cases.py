@@ -26,6 +26,7 @@ OPS = (
     "all_reduce_async",
 )
 OF_LISTS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})  # a tensor a rank: torch's alone
+MESSAGES = frozenset({"ping_pong", "both_ways"})
 FEW_OPS = ("all_reduce", "broadcast", "all_gather_into_tensor", "barrier", "ping_pong")
 SIZES = (4, 1 << 10, 64 << 10, 1 << 20, 64 << 20)
 FEW_SIZES = (4, 64 << 10, 1 << 20)

@@ -84,9 +84,9 @@ def run_peer(peer: Peer, ranks: int, program: str, arguments: list[str], limit: 
         starts = commands(peer, ranks, program, [*arguments, "--output", str(output)], store.port, place)
         try:
             # An aborted rank prints its Python stack; an MPI launcher has to end its own ranks.
-            failure = run_all(starts, limit, signal.SIGABRT if peer.is_torch else signal.SIGTERM)
+            failure = run_all(starts, limit, signal.SIGTERM if peer.launcher else signal.SIGABRT)
         except FileNotFoundError as error:
-            failure = f"{error}; ci/bench makes the environments of the MPI peers"
+            failure = f"{error}; ci/bench makes the environments of peers"
         if failure is None and not output.exists():
             failure = "its rank 0 wrote no figures"
         if failure is not None:
@@ -157,6 +157,8 @@ class Bench:
         for repetition, peer in turns(able, self.repetitions):
             self.notice(f"{peer.name}, {ranks} ranks, repetition {repetition + 1}")
             known = [str(case) for case in cases if case.op not in peer.lacks]
+            if not known:
+                continue
             asked = ["--cases", ",".join(known), *arguments]
             for row in self._attempt(broken, peer, ranks, "worker.py", asked, limit) or []:
                 case = Case(row["op"], row["bytes"])

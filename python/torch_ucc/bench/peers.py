@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_ucc.bench.cases import OF_LISTS
+from torch_ucc.bench.cases import MESSAGES, OF_LISTS, OPS
 from torch_ucc.bench.places import Place
 
 HERE = Path(__file__).resolve().parent
@@ -15,25 +15,23 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Peer:
-    """`launcher` starts all ranks of an MPI peer, from the peer's own environment; torch peers have none.
+    """One that is not torch's has an environment of its own. `launcher` starts all ranks of an MPI peer.
 
     `between`: the same between hosts, if it can. `lacks`: the ops that it cannot do. `profile`: of torch_ucc,
-    the one that is applied; else none is.
+    the one that is applied; else none is. `on_request`: measured only where it is named, or for a report.
     """
 
     name: str
+    is_torch: bool = True
     launcher: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
     lacks: frozenset[str] = frozenset()
     profile: str = ""
-
-    @property
-    def is_torch(self) -> bool:
-        return not self.launcher
+    on_request: bool = False
 
     @property
     def spans_hosts(self) -> bool:
-        return self.is_torch or bool(self.between)
+        return not self.launcher or bool(self.between)
 
 
 PEERS = {
@@ -43,13 +41,15 @@ PEERS = {
         Peer("gloo"),
         Peer("fake", lacks=frozenset({"any_source"})),
         # Shared memory only; the binding of ranks to cores is left to each MPI, so that each is at its best.
-        Peer("openmpi", ("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",
+        Peer("openmpi", False, ("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",
                          "--mca", "btl", "self,sm", "-n"),
              # Each host would bind its first rank to the first core, which is the same one.
              between=("mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "pml", "ob1",
                       "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "eth0", "-n"),
              lacks=OF_LISTS),
-        Peer("mpich", ("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"), lacks=OF_LISTS),
+        Peer("mpich", False, ("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"), lacks=OF_LISTS),
+        # UCX by itself: what there is to reach. Its environment takes a third of a gigabyte.
+        Peer("ucxx", False, lacks=frozenset(OPS) - MESSAGES, on_request=True),
     )
 }  # fmt: skip
 
@@ -63,7 +63,7 @@ def tuned(profile: Path) -> Peer:
 
 
 def peers_home() -> Path:
-    """Where `ci/bench` keeps the environments of the MPI peers, one folder a peer."""
+    """Where `ci/bench` keeps the environments of the peers that are not torch's, one folder a peer."""
     return Path(os.environ.get("TORCH_UCC_BENCH_PEERS", ".deps/peers"))
 
 
@@ -78,12 +78,13 @@ def commands(
     `port` is that of the place's TCPStore, which torch peers meet at.
     """
     script = str(HERE / program)
+    home = peers_home().absolute() / peer.name / "bin"
     if peer.launcher:
-        home = peers_home().absolute() / peer.name / "bin"
         plain, between = (_at_home(words, home) for words in (peer.launcher, peer.between))
         launcher = place.launcher(plain, between, ranks)
         return [([*launcher, str(home / "python"), script, *arguments], {})]
-    command = [sys.executable, script, "--backend", peer.name.removesuffix(TUNED), *arguments]
+    python = sys.executable if peer.is_torch else str(home / "python")
+    command = [python, script, "--backend", peer.name.removesuffix(TUNED), *arguments]
     common = {
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": place.address,

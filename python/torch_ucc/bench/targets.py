@@ -172,6 +172,7 @@ REPORT_TARGETS: tuple[Target, ...] = (
     EveryCellTarget(4, ("gloo",), 1.0),
     RatioTarget(8, ALL_REDUCE_4, ("gloo",), "ucc", 40.0),
     OverheadTarget(Case("ping_pong", 4), 1.5e-6, floors=2),
+    EveryCellTarget(2, ("ucxx",), 1.0, smallest=MB, ops=("ping_pong", "both_ways")),
 )
 
 

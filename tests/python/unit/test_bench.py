@@ -290,10 +290,22 @@ class TestRuns:
         with pytest.raises(driver.MeasureError, match=r"mpich, 2 ranks: .*ci/bench makes the environments"):
             driver.run_peer(PEERS["mpich"], 2, "worker.py", [], 5.0, Place())
 
-    def test_needed_mpi_environments(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["--list-mpi-peers", "--peers", "gloo,mpich,fake"]) == 0
-        assert main(["--list-mpi-peers", "--idle"]) == 0
-        assert capsys.readouterr().out == "mpich\n\n"
+    def test_needed_environments(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for asked in (["--peers", "gloo,mpich,fake"], ["--idle"], [], ["--report"]):
+            assert main(["--list-foreign-peers", *asked]) == 0
+        told = capsys.readouterr().out
+        assert told.splitlines() == ["mpich", "", "openmpi mpich", "openmpi mpich ucxx"]
+
+    def test_ucx_by_itself_has_an_environment_and_no_launcher(self) -> None:
+        starts = commands(PEERS["ucxx"], 2, "worker.py", [], 1, Place())
+        assert [extra["RANK"] for _, extra in starts] == ["0", "1"]
+        assert all(command[0].endswith("ucxx/bin/python") for command, _ in starts)
+
+    def test_a_peer_that_can_do_none_of_it_is_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(driver, "run_peer", lambda *_: pytest.fail("it was started"))
+        bench = driver.Bench([PEERS["ucxx"]], 1, lambda _: None)
+        bench.time_cases(2, [SMALL], 0.1)
+        assert (bench.failures, bench.samples) == ([], [])
 
     @pytest.mark.parametrize(
         "arguments",
