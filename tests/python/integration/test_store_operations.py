@@ -2,72 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-import threading
-from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ucc.testing import run_ranks
+from counting import Counting
+from torch_ucc.testing import run_ranks, run_script
 
 pytestmark = pytest.mark.multirank
-
-
-class Counting(dist.Store):
-    """Passes everything on to another store and notes it.
-
-    Looking for a key that is not there yet counts once, however often it is done: how long a peer takes
-    says nothing about how many operations there are.
-    """
-
-    def __init__(self, inner: dist.Store) -> None:
-        super().__init__()
-        self._inner = inner
-        self._lock = threading.Lock()
-        self._noted: Counter[tuple[str, str]] = Counter()
-
-    def _note(self, what: str, keys: object) -> None:
-        with self._lock:
-            self._noted[what, repr(keys)] += 1
-
-    def take(self) -> int:
-        """How many operations there were since the last call."""
-        with self._lock:
-            noted, self._noted = self._noted, Counter()
-        return sum(1 if what in ("check", "wait") else times for (what, _), times in noted.items())
-
-    def set(self, key: str, value: bytes) -> None:
-        self._note("set", key)
-        self._inner.set(key, value)
-
-    def get(self, key: str) -> bytes:
-        self._note("get", key)
-        return self._inner.get(key)
-
-    def add(self, key: str, value: int) -> int:
-        self._note("add", key)
-        return self._inner.add(key, value)
-
-    def check(self, keys: list[str]) -> bool:
-        self._note("check", keys)
-        return self._inner.check(keys)
-
-    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
-        self._note("wait", keys)
-        self._inner.wait(keys, timeout)
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        self._note("multi_get", keys)
-        return self._inner.multi_get(keys)
-
-    def multi_set(self, keys: list[str], values: list[bytes]) -> None:
-        self._note("multi_set", keys)
-        self._inner.multi_set(keys, values)
-
-    def has_extended_api(self) -> bool:
-        return True
 
 
 def use(group: dist.ProcessGroup) -> None:
@@ -106,3 +52,15 @@ def test_a_new_group(backend: str) -> None:
     if backend == "ucc":
         assert max(whole for whole, _ in four) == max(whole for whole, _ in two), (two, four)
     assert two[0][1] == four[0][1] == 0, "who is not a member asks nothing"
+
+
+def test_a_rank_asks_as_much_however_many_there_are() -> None:
+    """At the start, where one that comes late asks up to three times less; and for a further group."""
+    script = Path(__file__).with_name("many_ranks.py")
+    few, many = (
+        json.loads(run_script(script, 1, str(size), launcher="python", timeout=300).splitlines()[-1])
+        for size in (4, 64)
+    )
+    assert len(many["start"]) == 64
+    assert max(many["start"]) <= min(few["start"]) + 3, (few, many)
+    assert max(many["group"]) == max(few["group"]) == 2, (few, many)
