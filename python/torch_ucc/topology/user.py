@@ -1,9 +1,11 @@
-"""What users set that decides over the plan, themselves or by a profile."""
+"""What users set that decides over the plan: in the environment, in UCX's files, or by a profile."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 PROFILE = "profile "
 """Before the name of what a profile says: the environment decides over it."""
@@ -29,8 +31,27 @@ def settings_here(
 ) -> dict[str, str]:
     """Those that are set. `profile`: what one says to the libraries, as variables."""
     told = {f"{PROFILE}{name}": value for name, value in (profile or {}).items()}
-    found = {**environment, **told}
+    found = {**_in_files(environment), **environment, **told}
     return {name: found[name] for name in _ALL if name in found}
+
+
+def _in_files(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the files named ucx.conf say that UCX reads, wherever it comes from: the later decides.
+
+    A file that cannot be read is left to UCX, which says so. Sections are for some processors only.
+    """
+    places = [environment[name] for name in ("HOME", "UCX_CONFIG_DIR") if name in environment]
+    files = [file for place in (*places, ".") if (file := Path(place, "ucx.conf")).is_file()]
+    if not files:
+        return {}
+    import configparser
+
+    parser = configparser.RawConfigParser(strict=False, inline_comment_prefixes=(";",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    for file in files:
+        with contextlib.suppress(OSError, UnicodeError, configparser.Error):
+            parser.read_string(f"[all]\n{file.read_text()}")
+    return dict(parser["all"]) if "all" in parser else {}
 
 
 def by_whom(said: str) -> tuple[str, str]:
