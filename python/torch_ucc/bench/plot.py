@@ -19,6 +19,7 @@ COLOURS = {
     "fake": "#c9c9c9",
     "openmpi": "#00798c",
     "mpich": "#edae49",
+    "ucxx": "#6a4c93",
 }
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>torch-ucc bench</title>
