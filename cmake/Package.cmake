@@ -25,7 +25,8 @@ else()
 endif()
 configure_file(python/torch_ucc/_build_info.py.in _build_info.py @ONLY)
 
-set_target_properties(_core PROPERTIES INSTALL_RPATH "$ORIGIN/_ucc/lib" INSTALL_RPATH_USE_LINK_PATH OFF)
+# Linked with it, not edited afterwards, which would leave room for the path that was there.
+set_target_properties(_core PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/_ucc/lib")
 install(TARGETS _core LIBRARY DESTINATION torch_ucc)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build_info.py DESTINATION torch_ucc)
 if(TORCH_UCC_BUNDLE_UCC)
