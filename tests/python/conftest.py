@@ -4,6 +4,11 @@ No test has a limit of its own. Those with several processes go through `torch_u
 """
 
 import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
 
 # Ranks on one host meet over loopback, whatever this host is called and however it resolves its name.
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -12,3 +17,13 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 for name in [name for name in os.environ if name.startswith(("TORCH_UCC_", "UCC_", "UCX_"))]:
     if name not in ("UCC_HOME", "UCX_HOME"):
         del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """This checkout, for tests that ask git about it."""
+    folder = Path(__file__).resolve().parents[2]
+    asked = ("git", "log", "-1", "--format=")
+    if shutil.which("git") is None or subprocess.run(asked, cwd=folder).returncode != 0:
+        pytest.skip(f"git knows no repository in {folder}")
+    return folder

@@ -20,10 +20,10 @@ LIMIT = 300
 
 # The block: the test that runs it, or holds it against what is printed.
 RUN_BY = {
-    "README.md: ci/demo": "integration/test_demo.py",
+    "README.md: ci/demo": "integration/test_newcomer.py",
     "README.md: import torch": "integration/test_readme.py",
-    "README.md: $ .venv/bin/torchrun --standalone --npro": "integration/test_readme.py",
-    "README.md: .venv/bin/pip wheel --no-build-isolation": "unit/test_packaging.py",
+    "README.md: $ .venv/bin/torchrun --standalone --npro": "integration/test_newcomer.py",
+    "README.md: .venv/bin/pip wheel --no-build-isolation": "integration/test_newcomer.py",
     "docs/examples.md: torchrun --standalone --nproc-per-node=2": "launchers/test_examples.py",
     "docs/launchers.md: mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x": "launchers/test_mpirun.py",
 }
