@@ -39,26 +39,14 @@ def run(*command: str | Path, cwd: Path, timeout: float = 600, **environment: st
     return done.stdout
 
 
-def build(folder: Path, *options: str) -> Path:
-    """A wheel of the checkout, in `folder`. Not isolated: the tools are here, and so is the build tree."""
-    wheel = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
-    run(*wheel, "-w", folder, *options, CHECKOUT, cwd=CHECKOUT)
-    (made,) = folder.glob("torch_ucc-*.whl")
-    return made
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("wheel"))
-
-
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment with the wheel and what it depends on."""
     place = tmp_path_factory.mktemp("elsewhere")
     run(sys.executable, "-m", "venv", place / "venv", cwd=place)
     python = place / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", wheel, "-c", CHECKOUT / "ci" / "lib" / "torch.txt", cwd=place)
+    install = ("install", "-q", "--no-compile", "-c", CHECKOUT / "ci" / "lib" / "torch.txt")
+    run(python, "-m", "pip", *install, wheel, cwd=place)
     return python
 
 
