@@ -2,32 +2,38 @@
 #pragma once
 
 #include <cstdlib>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/settings.h"
 
 namespace torch_ucc {
 
-// Where nothing else reaches a library. A variable that is set stays as it is; the others are gone again at the end. One lives
-// at a time: the next waits for it. A thread that reads the environment by getenv() meanwhile takes the risk that setenv() is
-// in any program: keep the scope short.
+// Where nothing else reaches a library. At the end each variable is again what it was. One lives at a time: the next waits for
+// it. A thread that reads the environment by getenv() meanwhile takes the risk that setenv() is in any program: keep the scope
+// short.
 class TemporaryEnvironment {
  public:
   TemporaryEnvironment(const std::string& prefix, const NamedValues& values) : lock_(mutex()) {
     for (const auto& [name, value] : values) {
-      std::string variable = prefix + name;
-      // NOLINTNEXTLINE(concurrency-mt-unsafe): see above
-      if (std::getenv(variable.c_str()) == nullptr && ::setenv(variable.c_str(), value.c_str(), 0) == 0) {
-        set_.push_back(std::move(variable));
-      }
+      const std::string variable = prefix + name;
+      const char* const before = std::getenv(variable.c_str());  // NOLINT(concurrency-mt-unsafe): see above
+      before_.emplace(variable, before == nullptr ? std::nullopt : std::optional<std::string>(before));
+      ::setenv(variable.c_str(), value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): see above
     }
   }
   ~TemporaryEnvironment() {
-    for (const std::string& variable : set_) {
-      ::unsetenv(variable.c_str());  // NOLINT(concurrency-mt-unsafe): see above
+    // NOLINTBEGIN(concurrency-mt-unsafe): see above
+    for (const auto& [variable, value] : before_) {
+      if (value) {
+        ::setenv(variable.c_str(), value->c_str(), 1);
+      } else {
+        ::unsetenv(variable.c_str());
+      }
     }
+    // NOLINTEND(concurrency-mt-unsafe)
   }
   TemporaryEnvironment(const TemporaryEnvironment&) = delete;
   TemporaryEnvironment& operator=(const TemporaryEnvironment&) = delete;
@@ -39,7 +45,7 @@ class TemporaryEnvironment {
   }
 
   const std::lock_guard<std::mutex> lock_;
-  std::vector<std::string> set_;
+  std::map<std::string, std::optional<std::string>> before_;  // by variable, the first time it was set
 };
 
 }  // namespace torch_ucc

@@ -1,6 +1,7 @@
 #include "ucc/context.h"
 
 #include "base/environment.h"
+#include "ucc/context_config.h"
 #include "ucc/error_log.h"
 #include "ucc/library.h"
 #include "ucc/status.h"
@@ -9,31 +10,22 @@ namespace torch_ucc {
 
 void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, const NamedValues& ucx) {
   token.check();
-  ucc_context_config_h config = nullptr;
-  throw_if_error(from_ucc(ucc_context_config_read(ucc_library(), nullptr, &config), "ucc_context_config_read"));
   // With the default UCC looks at the network on every 1000th call only while it has no task: a driver that sleeps between
   // calls would keep a peer waiting for a second.
-  ucc_status_t status = ucc_context_config_modify(config, nullptr, "THROTTLE_PROGRESS", "0");
-  std::string step = "ucc_context_config_modify";
-  for (const auto& [name, value] : options) {
-    if (status == UCC_OK) {
-      step = "ucc_context_config_modify " + name;
-      status = ucc_context_config_modify(config, nullptr, name.c_str(), value.c_str());
-    }
-  }
+  NamedValues all{{"THROTTLE_PROGRESS", "0"}};
+  all.insert(all.end(), options.begin(), options.end());
+  const UccContextConfig config = read_ucc_context_config(all);
   ucc_context_params_t params{};
   params.mask = UCC_CONTEXT_PARAM_FIELD_OOB;
   params.oob = oob.params();
-  if (status == UCC_OK) {
-    step = "ucc_context_create";
+  const ucc_status_t status = [&] {
     const TemporaryEnvironment told("UCC_UCX_", ucx);  // by nothing else does UCC hand on an option to UCX
-    status = ucc_context_create(ucc_library(), &params, config, &handle_);
-  }
-  ucc_context_config_release(config);
+    return ucc_context_create(ucc_library(), &params, config.get(), &handle_);
+  }();
   if (status != UCC_OK) {
     handle_ = nullptr;
     throw_if_error(oob.failure());  // the reason, if the exchange failed
-    throw_if_error(from_ucc(status, step));
+    throw_if_error(from_ucc(status, "ucc_context_create"));
   }
 }
 

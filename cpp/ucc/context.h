@@ -22,7 +22,7 @@ class UccContext : public Pollable {
   UccContext& operator=(const UccContext&) = delete;
 
   // Blocks until all processes of `oob` called it or the deadline of `oob` passed. Throws StatusError; the object is then
-  // empty again. `options` are UCC's of a context, without UCC_; `ucx` are UCX's for the worker that UCC makes, without UCX_.
+  // empty again. `options` as read_ucc_context_config() takes them; `ucx` are UCX's for the worker that UCC makes, without UCX_.
   void create(LoopToken& token, Oob& oob, const NamedValues& options, const NamedValues& ucx);
 
   // Collective over the processes of the context, and unbounded: UCC flushes every endpoint and waits for the peers. A

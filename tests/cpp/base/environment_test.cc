@@ -7,20 +7,20 @@
 namespace torch_ucc {
 namespace {
 
-TEST(TemporaryEnvironment, SetsWhatIsNotSetAndTakesItBack) {
+TEST(TemporaryEnvironment, SetsVariablesAndTakesThemBack) {
   ::setenv("TEST_OF_USER", "kept", 1);
   ::unsetenv("TEST_OF_PLAN");
   {
     const TemporaryEnvironment variables("TEST_OF_", {{"USER", "changed"}, {"PLAN", "told"}, {"PLAN", "again"}});
-    EXPECT_STREQ(std::getenv("TEST_OF_USER"), "kept");
-    EXPECT_STREQ(std::getenv("TEST_OF_PLAN"), "told");
+    EXPECT_STREQ(std::getenv("TEST_OF_USER"), "changed");
+    EXPECT_STREQ(std::getenv("TEST_OF_PLAN"), "again");
   }
   EXPECT_STREQ(std::getenv("TEST_OF_USER"), "kept");
   EXPECT_EQ(std::getenv("TEST_OF_PLAN"), nullptr);
   ::unsetenv("TEST_OF_USER");
 }
 
-TEST(TemporaryEnvironment, LeavesWhatIsSetToNothing) {
+TEST(TemporaryEnvironment, WhatWasSetToNothingIsAgain) {
   ::setenv("TEST_OF_EMPTY", "", 1);
   { const TemporaryEnvironment variables("TEST_OF_", {{"EMPTY", "told"}}); }
   EXPECT_STREQ(std::getenv("TEST_OF_EMPTY"), "");

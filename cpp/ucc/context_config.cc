@@ -1,0 +1,46 @@
+#include "ucc/context_config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+#include "base/status.h"
+#include "ucc/library.h"
+#include "ucc/status.h"
+
+namespace torch_ucc {
+namespace {
+
+struct Option {
+  std::string component;  // such as "tl/ucp"; empty for the context itself
+  std::string name;
+};
+
+Option parse(const std::string& text) {
+  const bool is_of_component = text.rfind("TL_", 0) == 0 || text.rfind("CL_", 0) == 0;
+  const std::size_t end = is_of_component ? text.find('_', 3) : std::string::npos;
+  if (end == std::string::npos) {
+    return {"", text};
+  }
+  std::string component = text.substr(0, end);
+  component[2] = '/';
+  std::transform(component.begin(), component.end(), component.begin(),
+                 [](unsigned char letter) { return std::tolower(letter); });
+  return {component, text.substr(end + 1)};
+}
+
+}  // namespace
+
+UccContextConfig read_ucc_context_config(const NamedValues& options) {
+  UccContextConfig config;
+  throw_if_error(from_ucc(ucc_context_config_read(ucc_library(), nullptr, config.out()), "ucc_context_config_read"));
+  for (const auto& [text, value] : options) {
+    const Option option = parse(text);
+    const char* const component = option.component.empty() ? nullptr : option.component.c_str();
+    throw_if_error(from_ucc(ucc_context_config_modify(config.get(), component, option.name.c_str(), value.c_str()),
+                            "ucc_context_config_modify " + text));
+  }
+  return config;
+}
+
+}  // namespace torch_ucc
