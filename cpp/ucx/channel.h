@@ -21,9 +21,8 @@ struct ChannelMember {
 
 class Channel {
  public:
-  // `group` is 1..TagLayout::kMaxGroup, and unlike that of any other channel ever made on the worker. `members` by rank. `scope`
-  // is what its operations
-  // fail with.
+  // `group` is 1..TagLayout::kMaxGroup, and unlike that of any other channel ever made on the worker, or TagLayout::kNotes.
+  // `members` by rank. `scope` is what its operations fail with.
   Channel(UcxWorker& worker, std::uint16_t group, std::vector<ChannelMember> members, int rank, std::shared_ptr<Scope> scope)
       : worker_(worker), group_(group), members_(std::move(members)), rank_(rank), scope_(std::move(scope)) {}
 

@@ -5,6 +5,7 @@
 
 #include "ucx/config.h"
 #include "ucx/status.h"
+#include "ucx/tag_layout.h"
 
 namespace torch_ucc {
 
@@ -70,6 +71,36 @@ Status UcxWorker::progress(LoopToken& token) {
   token.check();
   ucp_worker_progress(worker_.get());
   return {};
+}
+
+std::optional<std::string> UcxWorker::take_note(LoopToken& token) {
+  token.check();
+  if (note_request_ == nullptr) {
+    ucp_tag_recv_info_t info{};
+    ucp_tag_message_h const message =
+        ucp_tag_probe_nb(worker_.get(), TagLayout::pack(Space::collective, TagLayout::kNotes, 0, 0), TagLayout::kExact, 1, &info);
+    if (message == nullptr) {
+      return std::nullopt;
+    }
+    note_.resize(std::min(info.length, kMaxNote));
+    const ucp_request_param_t param{};
+    note_request_ = ucp_tag_msg_recv_nbx(worker_.get(), note_.data(), note_.size(), message, &param);
+  }
+  if (note_request_ != nullptr) {
+    const bool failed = UCS_PTR_IS_ERR(note_request_);
+    const ucs_status_t status = failed ? UCS_PTR_STATUS(note_request_) : ucp_request_check_status(note_request_);
+    if (status == UCS_INPROGRESS) {
+      return std::nullopt;
+    }
+    if (!failed) {
+      ucp_request_free(note_request_);
+    }
+    note_request_ = nullptr;
+    if (status != UCS_OK) {
+      return std::nullopt;
+    }
+  }
+  return std::exchange(note_, {});
 }
 
 void UcxWorker::destroy(LoopToken& token) {

@@ -4,6 +4,7 @@
 #include <ucp/api/ucp.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,11 @@ class UcxWorker : public Pollable {
 
   Status progress(LoopToken& token) override;
 
+  // The text of a note that a peer has sent, if one is there: a message for which nobody waits, sent on a channel of the group
+  // TagLayout::kNotes as its rank 0, with Space::collective and tag 0. It is at most kMaxNote bytes long.
+  std::optional<std::string> take_note(LoopToken& token);
+  static constexpr std::size_t kMaxNote = 4096;
+
   // Requests that were posted and have not ended: whoever posts one counts it.
   void count_posted(LoopToken& token) {
     token.check();
@@ -64,6 +70,8 @@ class UcxWorker : public Pollable {
   std::vector<std::string> addresses_;
   std::vector<ucp_ep_h> endpoints_;  // owned by the worker; null until the first message
   std::size_t outstanding_ = 0;
+  std::string note_;              // that is arriving, by
+  void* note_request_ = nullptr;  // null: none is
 };
 
 }  // namespace torch_ucc

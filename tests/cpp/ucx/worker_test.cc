@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "fakes/ucx_job.h"
@@ -86,6 +89,38 @@ TEST_F(UcxWorkerTest, IsDestroyedOnce) {
     worker_.destroy(token);
   });
 }
+
+class UcxNotes : public testing::TestWithParam<const char*> {};
+
+TEST_P(UcxNotes, ComeInTheirOrderToWhoeverLooks) {
+  const char* const threshold = "UCC_UCX_RNDV_THRESH";
+  ::setenv(threshold, GetParam(), 1);  // NOLINT(concurrency-mt-unsafe): no other thread of a test reads the environment
+  UcxJob job(2);
+  ::unsetenv(threshold);  // NOLINT(concurrency-mt-unsafe): as above
+  std::vector<Bytes> texts{Bytes(UcxWorker::kMaxNote, 'a'), Bytes(3, 'b')};
+  for (Bytes& text : texts) {
+    UcxJob::How how;
+    how.space = Space::collective;
+    how.channel = job.make_channel(0, TagLayout::kNotes, job.shared_scope(0));
+    job.post(0, {send_to(1, text)}, std::move(how));
+  }
+  std::vector<std::string> taken;
+  for (const Deadline limit = hard_limit(); taken.size() < texts.size() && !limit.passed();) {
+    job.turn();
+    job.engine(1).with_baton(limit, [&](LoopToken& token) {
+      EXPECT_TRUE(job.worker(1).progress(token).ok());
+      if (auto note = job.worker(1).take_note(token)) {
+        taken.push_back(*std::move(note));
+      }
+    });
+  }
+  EXPECT_EQ(taken, (std::vector<std::string>{std::string(UcxWorker::kMaxNote, 'a'), "bbb"}));
+  EXPECT_TRUE(job.finish());
+  job.engine(1).with_baton(hard_limit(), [&](LoopToken& token) { EXPECT_FALSE(job.worker(1).take_note(token)); });
+}
+
+// Whole, and by a rendezvous with the sender.
+INSTANTIATE_TEST_SUITE_P(All, UcxNotes, testing::Values("inf", "0"));
 
 std::ptrdiff_t open_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
