@@ -68,15 +68,15 @@ void check_pairs(const Call& call, std::size_t outputs, std::size_t inputs) {
 
 }  // namespace
 
-UccBackend::UccBackend(const GroupSpec& group, const Settings& settings)
-    : Backend(group.rank, static_cast<int>(group.global_ranks.size())),
-      spec_(group),
-      info_(std::make_shared<GroupInfo>(GroupInfo{group.name, rank_, size_})),
-      context_(CommContext::for_group(group, settings)),
-      membership_(context_->join(group)),
-      home_(home_in(context_, group)),
+UccBackend::UccBackend(const Place& place, const Settings& settings)
+    : Backend(place.group.rank, static_cast<int>(place.group.global_ranks.size())),
+      spec_(place.group),
+      info_(std::make_shared<GroupInfo>(GroupInfo{spec_.name, rank_, size_})),
+      context_(CommContext::at(place, settings)),
+      membership_(context_->join(spec_, place.id)),
+      home_(home_in(context_, spec_)),
       turns_(std::make_shared<Turns>()),
-      timeout_ms_(group.timeout.count()) {
+      timeout_ms_(spec_.timeout.count()) {
   init();
 }
 
@@ -538,8 +538,7 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::split(const c10::intrusive_ptr<c10
           Status(StatusCode::invalid, "split: rank " + std::to_string(rank) + " is not a rank of group '" + info_->name + "'"));
     }
   }
-  return part(std::make_shared<C10dStore>(store), opts ? opts->group_name : info_->name + ":split", ranks,
-              opts ? opts->timeout : milliseconds(timeout_ms_.load()));
+  return part(std::make_shared<C10dStore>(store), opts ? opts->group_name : info_->name + ":split", ranks, opts);
 }
 
 c10::intrusive_ptr<c10d::Backend> UccBackend::shrink(const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
@@ -558,26 +557,42 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::shrink(const std::vector<std::int6
       rest.push_back(rank);
     }
   }
-  return part(spec_.store, name, rest, opts ? opts->timeout : milliseconds(timeout_ms_.load()), true);
+  return part(spec_.store, name, rest, opts, true);
 }
 
 c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> store, const std::string& name,
-                                                   const std::vector<int>& ranks, milliseconds timeout, bool apart) {
+                                                   const std::vector<int>& ranks,
+                                                   const c10::intrusive_ptr<c10d::Backend::Options>& opts, bool apart) {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
   if (mine == ranks.end()) {
     return nullptr;
   }
-  GroupSpec part{std::move(store), name, {}, static_cast<int>(mine - ranks.begin()), timeout, apart};
+  const Settings& settings = context_->settings();
+  const auto* const own = dynamic_cast<const Options*>(opts.get());
+  if (own != nullptr && !(own->ucc.empty() && own->ucx.empty()) &&
+      (own->ucc != settings.own_ucc || own->ucx != settings.own_ucx)) {
+    throw_for_user(Status(StatusCode::unsupported, "a part of group '" + info_->name +
+                                                       "' has the options of UCC and UCX that the group has: for others use "
+                                                       "new_group()"));
+  }
+  const bool timed = opts && opts->timeout != c10d::kUnsetTimeout;  // or options that set something else
+  GroupSpec part{std::move(store),
+                 name,
+                 {},
+                 static_cast<int>(mine - ranks.begin()),
+                 timed ? opts->timeout : milliseconds(timeout_ms_.load()),
+                 apart};
   for (const int rank : ranks) {
     part.global_ranks.push_back(spec_.global_ranks[static_cast<std::size_t>(rank)]);
   }
-  return for_user([&] { return c10::make_intrusive<UccBackend>(part, context_->settings()); });
+  return for_user([&] { return c10::make_intrusive<UccBackend>(CommContext::find_place(part, settings), settings); });
 }
 
 void UccBackend::setTimeout(milliseconds timeout) { timeout_ms_.store(timeout.count()); }
 
 c10::intrusive_ptr<c10d::Backend::Options> UccBackend::getBackendOptions() {
-  return c10::make_intrusive<Options>(milliseconds(timeout_ms_.load()));
+  return c10::make_intrusive<Options>(milliseconds(timeout_ms_.load()), context_->settings().own_ucc,
+                                      context_->settings().own_ucx);
 }
 
 c10d::ErrorType UccBackend::getError() {

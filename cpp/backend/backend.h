@@ -35,8 +35,9 @@ class UccBackend final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Options = torch_ucc::Options;
 
-  // Blocks until the other members create theirs, at most for the timeout of `group`; throws StatusError.
-  UccBackend(const GroupSpec& group, const Settings& settings);
+  // At a place found with these settings. Blocks until the other members create theirs, at most for the timeout of the group;
+  // throws StatusError.
+  UccBackend(const Place& place, const Settings& settings);
   // Closes nothing: a destructor must not wait for peers. See shutdown().
   ~UccBackend() override = default;
 
@@ -138,7 +139,7 @@ class UccBackend final : public c10d::Backend {
   void close(std::chrono::milliseconds drain);
   // Null where this rank is not among `ranks`, which are ranks of this group.
   c10::intrusive_ptr<c10d::Backend> part(std::shared_ptr<KvStore> store, const std::string& name, const std::vector<int>& ranks,
-                                         std::chrono::milliseconds timeout, bool apart = false);
+                                         const c10::intrusive_ptr<c10d::Backend::Options>& opts, bool apart = false);
 
   const GroupSpec spec_;
   const std::shared_ptr<const GroupInfo> info_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <future>
 #include <iterator>
 #include <new>
@@ -72,6 +73,8 @@ std::string new_scope(const GroupSpec& group) {
 std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings& settings, const std::string& scope,
                                          const Bell& bell, const UcxWorker& worker) {
   NamedValues agreed = settings.agreed;
+  const NamedValues own = settings.own();
+  agreed.insert(agreed.end(), own.begin(), own.end());
   agreed.emplace_back("UCC library", ucc_library_version());
   PeerRecord mine = PeerRecord::here(std::move(agreed));
   mine.bell = bell.address();
@@ -81,7 +84,7 @@ std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings&
   for (const std::string& text : exchange.wait(Deadline::after(group.timeout))) {
     peers.push_back(PeerRecord::decode(text));
   }
-  check_peers(peers);
+  check_peers(group.name, peers);
   return peers;
 }
 
@@ -162,6 +165,17 @@ ParkPolicy park_policy(const Settings& settings, int ranks_on_host) {
   return fit_to_host(policy, ranks_on_host, usable_cores());
 }
 
+// `text` to each member of a channel of notes.
+class Notes final : public Messages {
+ public:
+  Notes(std::shared_ptr<Channel> channel, const std::vector<Message>& messages, std::shared_ptr<const std::string> text)
+      : Messages(std::move(channel), Space::collective, 0, messages), text_(std::move(text)) {}
+  std::string describe() const override { return "telling the members of a group that it cannot be"; }
+
+ private:
+  const std::shared_ptr<const std::string> text_;  // until the messages have left
+};
+
 // All members have come to the end of their work.
 class CloseBarrier final : public Collective {
  public:
@@ -173,19 +187,20 @@ class CloseBarrier final : public Collective {
 
 bool CommContext::in_forked_child() { return forked.load(std::memory_order_relaxed); }
 
-std::shared_ptr<CommContext> CommContext::open_for(const std::vector<std::int64_t>& global_ranks) {
+std::shared_ptr<CommContext> CommContext::open_for(const std::vector<std::int64_t>& global_ranks, const NamedValues& own) {
   Registry& contexts = registry();
   const MutexLock lock(contexts.mutex);
-  const auto it = std::find_if(contexts.open.rbegin(), contexts.open.rend(),
-                               [&](const auto& context) { return context->serves(global_ranks); });
-  return it == contexts.open.rend() ? nullptr : *it;
+  std::shared_ptr<CommContext> alike;
+  std::shared_ptr<CommContext> other;
+  for (const std::shared_ptr<CommContext>& context : contexts.open) {
+    if (context->serves(global_ranks)) {
+      (context->settings_.own() == own ? alike : other) = context;  // the latest stays
+    }
+  }
+  return alike != nullptr || !own.empty() ? alike : other;
 }
 
-bool CommContext::has_for(const std::vector<std::int64_t>& global_ranks) {
-  return in_forked_child() || open_for(global_ranks) != nullptr;
-}
-
-std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, const Settings& settings) {
+Place CommContext::find_place(const GroupSpec& group, const Settings& settings) {
   mark_forked_children();
   if (in_forked_child()) {
     throw StatusError(
@@ -193,16 +208,26 @@ std::shared_ptr<CommContext> CommContext::for_group(const GroupSpec& group, cons
                                        "' cannot be created: this process was forked from one that used ucc, and UCX does "
                                        "not survive that. Start processes with the spawn or forkserver method."));
   }
-  if (std::shared_ptr<CommContext> context = group.apart ? nullptr : open_for(group.global_ranks)) {
-    if (context->engine_.failed()) {
-      throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' cannot be created on a context that has failed (" +
-                                                       context->engine_.failure().message() +
-                                                       "). Call destroy_process_group() and initialise again."));
-    }
-    return context;
+  const std::shared_ptr<CommContext> common = group.apart ? nullptr : open_for(group.global_ranks, {});
+  if (common == nullptr) {
+    return {group, nullptr, kFirstGroup};
   }
-  auto context = explaining_scarcity("group '" + group.name + "' cannot be created: ",
-                                     [&] { return std::make_shared<CommContext>(group, settings); });
+  const NamedValues own = settings.own();
+  const std::shared_ptr<CommContext> wanted = own.empty() ? common : open_for(group.global_ranks, own);
+  if (wanted != nullptr && wanted->engine_.failed()) {
+    throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' cannot be created on a context that has failed (" +
+                                                     wanted->engine_.failure().message() +
+                                                     "). Call destroy_process_group() and initialise again."));
+  }
+  return common->agree_on_place(group, wanted, own);
+}
+
+std::shared_ptr<CommContext> CommContext::at(const Place& place, const Settings& settings) {
+  if (place.context != nullptr) {
+    return place.context;
+  }
+  auto context = explaining_scarcity("group '" + place.group.name + "' cannot be created: ",
+                                     [&] { return std::make_shared<CommContext>(place.group, settings); });
   Registry& contexts = registry();
   const MutexLock lock(contexts.mutex);
   contexts.open.push_back(context);
@@ -220,7 +245,7 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       bells_(find_bells(peers_, rank_)),
       plan_(neighbourhoods(peers_)),
       oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
-      transports_(ucc_, worker_),
+      transports_(ucc_, worker_, [this](const std::string& note) { on_note(note); }),
       engine_(transports_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_), kVerdict),
       control_scope_(std::make_shared<Scope>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);
@@ -236,7 +261,7 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
   Bells bells = bells_of(everybody);
   {
     const MutexLock lock(mutex_);
-    members_.emplace(control_scope_.get(), Member{control_scope_, everybody});
+    members_.emplace(control_scope_.get(), Member{control_scope_, kControlTeam, everybody});
   }
   const GiveUp give_up = unless_gone(group.name, everybody);
   watch_.emplace(processes(), open_lines(give_up, deadline), [this](const Notice& notice) { return on_end(notice); });
@@ -446,45 +471,96 @@ Bells CommContext::bells_of(const std::vector<std::uint64_t>& members) const {
   return bells;
 }
 
-std::uint16_t CommContext::agree_on_id(const GroupSpec& group) {
-  // The group that made the context is the first on it, everywhere: its id needs no agreement.
+Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<CommContext>& wanted, const NamedValues& own) {
   int times = 0;
   {
     const MutexLock lock(mutex_);
     times = times_created_[group.name]++;
-    if (group.store == store_ && times == 0) {
-      return kFirstGroup;
-    }
   }
+  const std::vector<std::uint64_t> members = positions(group.global_ranks);
   const std::string key = "torch_ucc/team/" + peers_.front().nonce + "/" + group.name + "/" + std::to_string(times);
+  std::int64_t id = kFirstGroup;  // on a context that is to be made
+  NamedValues decided = own;
   if (group.rank == 0) {
-    const std::int64_t id = kFirstGroup + store_->add(scope_ + "/teams", 1);
-    group.store->set(key, std::to_string(id));
-    if (id > UccTeam::kMaxId) {
-      throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' would be number " + std::to_string(id) +
-                                                          " of this job, and UCC can tell " + std::to_string(UccTeam::kMaxId) +
-                                                          " apart"));
-    }
-    return static_cast<std::uint16_t>(id);
+    id += wanted == nullptr ? 0 : wanted->store_->add(wanted->scope_ + "/teams", 1);
+    NamedValues said{{"id", std::to_string(id)}};
+    said.insert(said.end(), own.begin(), own.end());
+    group.store->set(key, encode_values(said));
+  } else {
+    const NamedValues said =
+        decode_values(get_by(*group.store, key, Deadline::after(group.timeout),
+                             "rank 0 of group '" + group.name + "' to create it", unless_gone(group.name, members)));
+    id = number_in(said.empty() ? "" : said.front().second, "the id of group '" + group.name + "'");
+    decided.assign(said.begin() + 1, said.end());
   }
-  const std::string text =
-      get_by(*group.store, key, Deadline::after(group.timeout), "rank 0 of group '" + group.name + "' to create it",
-             unless_gone(group.name, positions(group.global_ranks)));
-  const std::int64_t id = number_in(text, "the id of group '" + group.name + "'");
   if (id < kFirstGroup || id > UccTeam::kMaxId) {
     throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' got no id: UCC can tell " +
                                                         std::to_string(UccTeam::kMaxId) + " groups of a job apart, and " +
                                                         std::to_string(id) + " were created"));
   }
-  return static_cast<std::uint16_t>(id);
+  Place place{group, wanted, static_cast<std::uint16_t>(id)};
+  if (decided == own) {
+    return place;
+  }
+  if (id == kFirstGroup) {
+    place.context = nullptr;  // those who make one compare their records
+    return place;
+  }
+  PeerRecord first = peers_[members.front()];
+  first.agreed = decided;
+  PeerRecord mine = peers_[static_cast<std::size_t>(rank_)];
+  mine.agreed = own;
+  const Status reason = difference(group.name, first, 0, mine, group.rank);
+  if (const std::shared_ptr<CommContext> context = open_for(group.global_ranks, decided)) {
+    context->refuse(group, place.id, reason);
+  }
+  throw StatusError(reason);
 }
 
-Membership CommContext::join(const GroupSpec& group) {
+// Fails a group on those who are in it with the rank that they count on.
+void CommContext::refuse(const GroupSpec& group, std::uint16_t id, const Status& reason) {
+  const auto note = std::make_shared<std::string>((std::to_string(id) + ' ' + reason.message()).substr(0, UcxWorker::kMaxNote));
+  std::vector<ChannelMember> members;
+  std::vector<Message> messages;
+  for (const std::uint64_t position : positions(group.global_ranks)) {
+    if (static_cast<int>(position) != rank_) {
+      messages.push_back({Message::Kind::send, static_cast<int>(members.size()), note->data(), note->size()});
+      members.push_back({position, bell_of(position)});
+    }
+  }
+  const auto channel = std::make_shared<Channel>(worker_, TagLayout::kNotes, std::move(members), 0, control_scope_);
+  engine_.post(std::make_shared<Notes>(channel, messages, note), Follow::leaves);
+}
+
+// With the baton.
+void CommContext::on_note(const std::string& note) {
+  std::uint16_t id = 0;
+  const char* const end = note.data() + note.size();
+  const auto [after, error] = std::from_chars(note.data(), end, id);
+  if (error != std::errc() || after == end) {
+    return;
+  }
+  const Status reason(StatusCode::closed, std::string(after + 1, end));
+  std::shared_ptr<Scope> scope;
+  {
+    const MutexLock lock(mutex_);
+    refused_.emplace(id, reason);
+    for (const auto& [key, member] : members_) {
+      if (member.id == id) {
+        scope = member.scope;
+      }
+    }
+  }
+  if (scope != nullptr) {
+    engine_.fail(*scope, reason);
+  }
+}
+
+Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
   if (group.global_ranks.size() > TagLayout::kMaxRanks) {
     throw StatusError(Status(StatusCode::unsupported,
                              "group '" + group.name + "' has more than " + std::to_string(TagLayout::kMaxRanks) + " ranks"));
   }
-  const std::uint16_t id = agree_on_id(group);
   std::vector<std::uint64_t> members = positions(group.global_ranks);
   std::vector<ChannelMember> channel_members;
   channel_members.reserve(members.size());
@@ -497,7 +573,10 @@ Membership CommContext::join(const GroupSpec& group) {
   {
     const MutexLock lock(mutex_);
     throw_if_gone(group.name, members);
-    members_.emplace(scope.get(), Member{scope, members});
+    if (const auto it = refused_.find(id); it != refused_.end()) {
+      throw StatusError(it->second);
+    }
+    members_.emplace(scope.get(), Member{scope, id, members});
   }
   auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells), scope);
   auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);

@@ -41,6 +41,15 @@ struct GroupSpec {
   bool apart = false;  // on a context of its own: in that of the others a rank has died, which may have left queues blocked
 };
 
+class CommContext;
+
+// Where a group is created.
+struct Place {
+  GroupSpec group;
+  std::shared_ptr<CommContext> context;  // that it shares with other groups; null: one of its own, over exactly its members
+  std::uint16_t id = 0;                  // of the group on its context
+};
+
 // What a group has on a context: its UCC team, and its channel for messages.
 struct Membership {
   std::shared_ptr<UccTeam> team;
@@ -50,13 +59,15 @@ struct Membership {
 class CommContext : public std::enable_shared_from_this<CommContext> {
  public:
   // The latest context that covers the group and whose first group is still open, or a new one over exactly its members: the
-  // first group, normally the world, makes the context, and later groups are teams on it. All members decide alike: they are
-  // all members of that first group, and open and close it in the same place of their program. Blocks until all members
-  // called it; throws StatusError.
-  static std::shared_ptr<CommContext> for_group(const GroupSpec& group, const Settings& settings);
+  // first group, normally the world, makes the context, and later groups are teams on it. A group with options of its own
+  // needs a context that was made with the same; one without takes another only if there is none without. All members see the
+  // same contexts: they are all members of that first group, and open and close it in the same place of their program. Where
+  // they share one, the group's first rank decides, and who wants other options than it does fails the group for all. Blocks
+  // until that rank called it too; throws StatusError.
+  static Place find_place(const GroupSpec& group, const Settings& settings);
 
-  // Whether for_group() makes no new one, for which there would have to be a plan.
-  static bool has_for(const std::vector<std::int64_t>& global_ranks);
+  // The context of the place, which is made if there is none. Blocks until all members called it; throws StatusError.
+  static std::shared_ptr<CommContext> at(const Place& place, const Settings& settings);
 
   // Whether this process was forked from one that used a context: it must not use any.
   static bool in_forked_child();
@@ -70,8 +81,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   CommContext(const CommContext&) = delete;
   CommContext& operator=(const CommContext&) = delete;
 
-  // Blocks until the first rank of the group called it too (it hands out the group's id); throws StatusError.
-  Membership join(const GroupSpec& group);
+  // As the group `id` of this context; throws StatusError.
+  Membership join(const GroupSpec& group, std::uint16_t id);
 
   // Drains what is in flight in the group or, past the limit, gives it up; the last group closes the context. Returns within
   // `limit` and two seconds. After it neither team nor channel may be used.
@@ -88,6 +99,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   // A group that is open.
   struct Member {
     std::shared_ptr<Scope> scope;
+    std::uint16_t id;
     std::vector<std::uint64_t> positions;
   };
 
@@ -101,12 +113,15 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::string describe(std::uint64_t position) const;
   std::string observe(std::uint16_t group, const std::vector<std::uint64_t>& members) const;
   bool serves(const std::vector<std::int64_t>& global_ranks) const;
-  // The latest that serves these, or null.
-  static std::shared_ptr<CommContext> open_for(const std::vector<std::int64_t>& global_ranks);
+  // The latest that serves these and was made with options of its own like `own`, or null; without any also with others.
+  static std::shared_ptr<CommContext> open_for(const std::vector<std::int64_t>& global_ranks, const NamedValues& own);
   std::vector<std::uint64_t> positions(const std::vector<std::int64_t>& global_ranks) const;
   const Bell* bell_of(std::uint64_t member) const;
   Bells bells_of(const std::vector<std::uint64_t>& members) const;
-  std::uint16_t agree_on_id(const GroupSpec& group);
+  // What the group's first rank says on all of them: `wanted`, or a context that is to be made if that is null.
+  Place agree_on_place(const GroupSpec& group, const std::shared_ptr<CommContext>& wanted, const NamedValues& own);
+  void refuse(const GroupSpec& group, std::uint16_t id, const Status& reason);
+  void on_note(const std::string& note);
   void close(Deadline deadline);
   bool agree_to_close(Deadline deadline);
   bool destroy(Deadline deadline);
@@ -137,8 +152,9 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   int open_teams_ TUCC_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int> times_created_ TUCC_GUARDED_BY(mutex_);  // by name of the group
   std::map<const Scope*, Member> members_ TUCC_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);  // why, by position
-  std::set<std::size_t> silent_;                                  // hosts of plan_; of the watching thread
+  std::map<std::uint16_t, Status> refused_ TUCC_GUARDED_BY(mutex_);  // by a member that is told to be in this group
+  std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);     // why, by position
+  std::set<std::size_t> silent_;                                     // hosts of plan_; of the watching thread
   bool closed_ TUCC_GUARDED_BY(mutex_) = false;
 
   std::optional<PeerWatch> watch_;  // calls on_end(); until the context closes

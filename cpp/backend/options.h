@@ -2,13 +2,20 @@
 #pragma once
 
 #include <chrono>
+#include <utility>
 
+#include "base/settings.h"
 #include "compat/torch_compat.h"
 
 namespace torch_ucc {
 
 struct Options final : c10d::Backend::Options {
-  explicit Options(std::chrono::milliseconds timeout) : c10d::Backend::Options("ucc", timeout) {}
+  explicit Options(std::chrono::milliseconds timeout, NamedValues ucc_options = {}, NamedValues ucx_options = {})
+      : c10d::Backend::Options("ucc", timeout), ucc(std::move(ucc_options)), ucx(std::move(ucx_options)) {}
+
+  // By the libraries' names without UCC_ and UCX_, sorted.
+  const NamedValues ucc;  // of UCC's context
+  const NamedValues ucx;  // of UCX
 };
 
 }  // namespace torch_ucc

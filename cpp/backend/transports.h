@@ -1,6 +1,10 @@
 // Everything that has to be polled for bytes to move, as one.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <utility>
+
 #include "progress/pollable.h"
 #include "ucc/context.h"
 #include "ucx/worker.h"
@@ -9,15 +13,22 @@ namespace torch_ucc {
 
 class Transports final : public Pollable {
  public:
-  // Both must outlive it.
-  Transports(UccContext& collectives, UcxWorker& messages) : collectives_(collectives), messages_(messages) {}
+  // Both must outlive it. `on_note` gets the notes that come, with the baton; it must neither block nor throw.
+  Transports(UccContext& collectives, UcxWorker& messages, std::function<void(const std::string&)> on_note)
+      : collectives_(collectives), messages_(messages), on_note_(std::move(on_note)) {}
 
   Status progress(LoopToken& token) override {
     Status status = collectives_.progress(token);
     // Without a message of ours in flight there may still be a peer that wants to connect.
-    if (messages_.outstanding(token) != 0 || ++turns_ % kTurnsPerLook == 0) {
+    const bool look = ++turns_ % kTurnsPerLook == 0;
+    if (look || messages_.outstanding(token) != 0) {
       Status messages = messages_.progress(token);
-      return status.ok() ? messages : status;
+      status = status.ok() ? messages : status;
+    }
+    if (look) {
+      if (const auto note = messages_.take_note(token)) {
+        on_note_(*note);
+      }
     }
     return status;
   }
@@ -27,6 +38,7 @@ class Transports final : public Pollable {
 
   UccContext& collectives_;
   UcxWorker& messages_;
+  const std::function<void(const std::string&)> on_note_;
   unsigned turns_ = 0;
 };
 

@@ -43,9 +43,27 @@ struct Settings {
   // A difference is an error at init that names it.
   NamedValues agreed;
 
-  // What the plan of the job tells UCX and UCC's context, by their names without UCX_ and UCC_. What the user set is not in it.
+  // What the plan of the job and the user's Options tell UCX and UCC's context, by their names without UCX_ and UCC_. What the
+  // user set in the environment is not in it.
   NamedValues ucx;
   NamedValues ucc;
+
+  // What the user set for this group alone, as Options: it is among the above too, and its group shares a context with groups
+  // that set the same.
+  NamedValues own_ucx;
+  NamedValues own_ucc;
+
+  // Both, by names for people.
+  NamedValues own() const {
+    NamedValues all;
+    for (const auto& [name, value] : own_ucc) {
+      all.emplace_back(name + " of Options(ucc=)", value);
+    }
+    for (const auto& [name, value] : own_ucx) {
+      all.emplace_back(name + " of Options(ucx=)", value);
+    }
+    return all;
+  }
 };
 
 }  // namespace torch_ucc

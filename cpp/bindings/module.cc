@@ -22,7 +22,9 @@
 #include "trace/dump.h"
 #include "trace/dumper.h"
 #include "trace/site.h"
+#include "ucc/context_config.h"
 #include "ucc/library.h"
+#include "ucx/config.h"
 #include "ucx/probe.h"
 #include "work/errors.h"
 
@@ -45,18 +47,16 @@ void raise_python_signals() {
   }
 }
 
-c10::intrusive_ptr<UccBackend> create_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                              milliseconds timeout, std::string group_id, std::vector<std::int64_t> global_ranks,
-                                              const Settings& settings) {
+Place find_place(const c10::intrusive_ptr<c10d::Store>& store, int rank, milliseconds timeout, std::string group_id,
+                 std::vector<std::int64_t> global_ranks, const Settings& settings) {
   return for_user([&] {
-    if (global_ranks.empty()) {  // torch's way of saying: all
-      for (int i = 0; i < size; ++i) {
-        global_ranks.push_back(i);
-      }
-    }
-    GroupSpec group{std::make_shared<C10dStore>(store), std::move(group_id), std::move(global_ranks), rank, timeout};
-    return c10::make_intrusive<UccBackend>(group, settings);
+    const GroupSpec group{std::make_shared<C10dStore>(store), std::move(group_id), std::move(global_ranks), rank, timeout};
+    return CommContext::find_place(group, settings);
   });
+}
+
+c10::intrusive_ptr<UccBackend> create_backend(const Place& place, const Settings& settings) {
+  return for_user([&] { return c10::make_intrusive<UccBackend>(place, settings); });
 }
 
 // Every start of a group over a store has keys of its own, as long as its ranks start it together.
@@ -91,7 +91,9 @@ void bind_settings(py::module_& module) {
       .def_readwrite("close_timeout", &Settings::close_timeout)
       .def_readwrite("agreed", &Settings::agreed)
       .def_readwrite("ucx", &Settings::ucx)
-      .def_readwrite("ucc", &Settings::ucc);
+      .def_readwrite("ucc", &Settings::ucc)
+      .def_readwrite("own_ucx", &Settings::own_ucx)
+      .def_readwrite("own_ucc", &Settings::own_ucc);
 }
 
 using Counted = std::tuple<const char*, const char*, std::uint64_t, std::uint64_t, std::uint64_t>;
@@ -114,10 +116,24 @@ std::tuple<std::uintptr_t, std::size_t, std::uint64_t> engine(const UccBackend& 
   return {reinterpret_cast<std::uintptr_t>(&engine), engine.outstanding(), engine.sleeps()};
 }
 
+using Named = std::map<std::string, std::string>;
+
 void bind_backend(py::module_& module) {
   py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(module, "Options", "Options of a ucc process group.")
-      .def(py::init<milliseconds>(), py::arg("timeout") = c10d::kUnsetTimeout)
-      .def("__deepcopy__", [](const Options& options, const py::dict&) { return c10::make_intrusive<Options>(options.timeout); });
+      .def(py::init([](milliseconds timeout, const Named& ucc, const Named& ucx) {
+             return c10::make_intrusive<Options>(timeout, NamedValues(ucc.begin(), ucc.end()),
+                                                 NamedValues(ucx.begin(), ucx.end()));
+           }),
+           py::arg("timeout") = c10d::kUnsetTimeout, py::kw_only(), py::arg("ucc") = Named(), py::arg("ucx") = Named())
+      .def_property_readonly(
+          "ucc", [](const Options& options) { return Named(options.ucc.begin(), options.ucc.end()); },
+          "Options of UCC's context, by their names without UCC_.")
+      .def_property_readonly(
+          "ucx", [](const Options& options) { return Named(options.ucx.begin(), options.ucx.end()); },
+          "Options of UCX, by their names without UCX_.")
+      .def("__deepcopy__", [](const Options& options, const py::dict&) {
+        return c10::make_intrusive<Options>(options.timeout, options.ucc, options.ucx);
+      });
   py::class_<UccBackend, c10::intrusive_ptr<UccBackend>, c10d::Backend>(module, "UccBackend", "The backend of one process group.")
       .def("get_error", &UccBackend::getError, "As torch's own backends: why the group cannot be used any more.")
       .def("_set_default_timeout", &UccBackend::setTimeout, py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
@@ -132,12 +148,22 @@ void bind_backend(py::module_& module) {
           "perform_nocolor_split", [](const UccBackend&, const py::object&) {}, py::arg("device"),
           "Called by torch on ranks outside a new group: nothing to do, ours "
           "involves its members only.");
-  module.def("has_context_for", &CommContext::has_for, py::arg("global_ranks"),
-             "Whether a group of these would share what another one uses already.");
+  py::class_<Place>(module, "Place", "Where a group is created.")
+      .def_property_readonly(
+          "is_shared", [](const Place& place) { return place.context != nullptr; },
+          "Whether it is what another group uses already: else there has to be a plan.");
+  module.def("find_place", &find_place, py::arg("store"), py::arg("rank"), py::arg("timeout"), py::arg("group_id"),
+             py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
+             "For a group of these; blocks until its first rank called it too. Raises where that one was given other options.");
+  module.def(
+      "check_ucc_options", [](const NamedValues& options) { for_user([&] { read_ucc_context_config(options); }); },
+      py::arg("options"), py::call_guard<py::gil_scoped_release>(), "Raises if one is none of a UCC context.");
+  module.def(
+      "check_ucx_options", [](const NamedValues& options) { for_user([&] { read_ucx_config(options); }); }, py::arg("options"),
+      "Raises if UCX refuses one.");
   module.def("exchange", &exchange, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("mine"),
              "The values of all ranks of a new group, by rank; blocks until they are there.");
-  module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
-             py::arg("group_id"), py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
+  module.def("create_backend", &create_backend, py::arg("place"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
              "Create this process's member of a group; blocks until the other "
              "members do the same.");
 }

@@ -22,54 +22,44 @@ constexpr char kField = '\x1f';     // between the two parts of a field
 constexpr char kRecord = '\x1e';    // after each field
 constexpr std::size_t kFields = 6;  // before those of `agreed`
 
-void put(std::string& text, const std::string& name, const std::string& value) {
-  text += name;
-  text += kField;
-  text += value;
-  text += kRecord;
-}
-
 Status malformed() {
   return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"};
 }
 
 std::string shown(const std::optional<std::string>& value) { return value ? "'" + *value + "'" : "not set"; }
 
-Status difference(const PeerRecord& mine, int my_rank, const PeerRecord& other, int rank) {
+}  // namespace
+
+Status difference(const std::string& group, const PeerRecord& one, int its_rank, const PeerRecord& other, int rank) {
   std::map<std::string, std::pair<std::optional<std::string>, std::optional<std::string>>> both;
-  for (const auto& [name, value] : mine.agreed) {
+  for (const auto& [name, value] : one.agreed) {
     both[name].first = value;
   }
   for (const auto& [name, value] : other.agreed) {
     both[name].second = value;
   }
-  std::string text = "the ranks of this group have different settings; give every rank the same:";
+  std::string text = "the ranks of group '" + group + "' have different settings; give every rank the same:";
   for (const auto& [name, values] : both) {
     if (values.first != values.second) {
-      text += "\n  " + name + ": " + shown(values.first) + " on rank " + std::to_string(my_rank) + " (" + mine.host + "), " +
+      text += "\n  " + name + ": " + shown(values.first) + " on rank " + std::to_string(its_rank) + " (" + one.host + "), " +
               shown(values.second) + " on rank " + std::to_string(rank) + " (" + other.host + ")";
     }
   }
   return {StatusCode::invalid, text};
 }
 
-}  // namespace
-
-std::string PeerRecord::encode() const {
+std::string encode_values(const NamedValues& values) {
   std::string text;
-  put(text, "host", host);
-  put(text, "host_id", host_id);
-  put(text, "nonce", nonce);
-  put(text, "bell", bell);
-  put(text, "address", to_hex(address));
-  put(text, "pid", std::to_string(pid));
-  for (const auto& [name, value] : agreed) {
-    put(text, name, value);
+  for (const auto& [name, value] : values) {
+    text += name;
+    text += kField;
+    text += value;
+    text += kRecord;
   }
   return text;
 }
 
-PeerRecord PeerRecord::decode(const std::string& text) {
+NamedValues decode_values(const std::string& text) {
   NamedValues fields;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find(kRecord, at);
@@ -80,6 +70,18 @@ PeerRecord PeerRecord::decode(const std::string& text) {
     fields.emplace_back(text.substr(at, split - at), text.substr(split + 1, end - split - 1));
     at = end + 1;
   }
+  return fields;
+}
+
+std::string PeerRecord::encode() const {
+  NamedValues fields{{"host", host}, {"host_id", host_id},         {"nonce", nonce},
+                     {"bell", bell}, {"address", to_hex(address)}, {"pid", std::to_string(pid)}};
+  fields.insert(fields.end(), agreed.begin(), agreed.end());
+  return encode_values(fields);
+}
+
+PeerRecord PeerRecord::decode(const std::string& text) {
+  const NamedValues fields = decode_values(text);
   if (fields.size() < kFields || fields[0].first != "host" || fields[1].first != "host_id" || fields[2].first != "nonce" ||
       fields[3].first != "bell" || fields[4].first != "address" || fields[5].first != "pid") {
     throw StatusError(malformed());
@@ -122,13 +124,13 @@ PeerRecord PeerRecord::here(NamedValues agreed) {
   return record;
 }
 
-void check_peers(const std::vector<PeerRecord>& peers) {
+void check_peers(const std::string& group, const std::vector<PeerRecord>& peers) {
   // Every rank looks at all of them: where one differs from rank 0, all ranks end, and with the same words.
   const auto count = static_cast<int>(peers.size());
   for (int rank = 1; rank < count; ++rank) {
     const auto& other = peers[static_cast<std::size_t>(rank)];
     if (other.agreed != peers.front().agreed) {
-      throw StatusError(difference(peers.front(), 0, other, rank));
+      throw StatusError(difference(group, peers.front(), 0, other, rank));
     }
   }
   std::map<std::pair<std::string, long>, int> seen;

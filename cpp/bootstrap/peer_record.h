@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/settings.h"
+#include "base/status.h"
 
 namespace torch_ucc {
 
@@ -28,9 +29,16 @@ struct PeerRecord {
   static PeerRecord here(NamedValues agreed);
 };
 
-// Throws StatusError (invalid) if these ranks cannot form a group: different settings (the error names rank, setting and both
-// values), or two processes that UCC would take for one.
-void check_peers(const std::vector<PeerRecord>& peers);
+// Throws StatusError (invalid) if these ranks cannot form a group: different settings, or two processes that UCC would take for
+// one.
+void check_peers(const std::string& group, const std::vector<PeerRecord>& peers);
+
+// The error (invalid) for two ranks of a group that want different settings: names both, and each setting with both values.
+Status difference(const std::string& group, const PeerRecord& one, int its_rank, const PeerRecord& other, int rank);
+
+// As one text; decode_values() throws StatusError (transport) if it is not what encode_values() makes.
+std::string encode_values(const NamedValues& values);
+NamedValues decode_values(const std::string& text);
 
 // How many of `peers` run on the host of `my_rank`, itself included.
 int ranks_on_host(const std::vector<PeerRecord>& peers, int my_rank);

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torch_ucc import _extension, _libraries, _plan, config
+from torch_ucc import _extension, _libraries, _options, _plan, config
 from torch_ucc._register import told_by_profile
 from torch_ucc.topology.explain import differences
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
@@ -22,16 +22,19 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
     `transports` names what UCX chooses towards a peer on the same host and towards one on another host, where
     the group has such peers; UCX was asked, nothing is guessed. Where that is not what the plan says, a
-    warning tells, and `differences`. `operations` names what serves each: UCC, messages or the store; for the
-    algorithm that UCC takes at a size there is `torch-ucc plan --op`.
+    warning tells, and `differences`. `options` has what the two libraries are told for this group, and by
+    whom. `operations` names what serves each: UCC, messages or the store; for the algorithm that UCC takes at
+    a size there is `torch-ucc plan --op`.
     """
     core = _extension.core()
     settings = config.in_force()
     members = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
     me = dist.get_rank(group)
     agreed = _plan.of(members)
+    planned = _plan.chosen_for(members)
+    own = _options.of(group or dist.group.WORLD)
     with told_by_profile():
-        probe = core.TransportProbe(_plan.told_to_ucx(members))
+        probe = core.TransportProbe(_options.told(planned, own)[0])
     told: list[tuple[bytes, bytes]] = [(b"", b"")] * len(members)
     dist.all_gather_object(told, (probe.address(), _plan.record_here()), group=group)
     agreed = agreed or _plan.learn(me, members, [record for _, record in told])
@@ -47,6 +50,7 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
             name: {"value": str(getattr(settings, name)), "source": settings.sources.get(name, "default")}
             for name in config.names()
         },
+        "options": _options.shown(planned, own),
         "hosts": sorted({agreed.job.hosts[host].host for host in hosts}),
         "ranks": len(members),
         "usable_cores": len(os.sched_getaffinity(0)),

@@ -30,6 +30,15 @@ def core() -> Any:
     return importlib.import_module("torch_ucc._core")
 
 
+def backend_of(group: Any) -> Any:
+    """Ours of a process group; None if it has none."""
+    for device in group._device_types:
+        backend = group._get_backend(torch.device(device))
+        if isinstance(backend, core().UccBackend):
+            return backend
+    return None
+
+
 def check_torch(info: BuildInfo, running: str) -> None:
     """The extension uses torch's C++ classes, whose layout changes from one minor release to the next."""
     if _release(info.TORCH) != _release(running):

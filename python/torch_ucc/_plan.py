@@ -40,8 +40,8 @@ class Agreed:
 
 
 _agreed: dict[tuple[int, ...], Agreed] = {}
-_told: dict[tuple[int, ...], Options] = {}
-"""What UCX was told for the processes of these ranks; both the latest last."""
+_chosen: dict[tuple[int, ...], tuple[Options, Options]] = {}
+"""What was decided for UCX and UCC's context of these ranks; both the latest last."""
 
 
 def choose(
@@ -53,9 +53,9 @@ def choose(
     Blocks until all called it, since ranks tell each other about their hosts; but not those of one host:
     there the libraries are told how many they are, to leave the network alone, and which way to copy.
     """
-    ucx, ucc = _choose(core, store, rank, global_ranks, timeout)
-    _keep(_told, tuple(global_ranks), ucx)
-    return ucx, ucc
+    chosen = _choose(core, store, rank, global_ranks, timeout)
+    _keep(_chosen, tuple(global_ranks), chosen)
+    return chosen
 
 
 def _choose(
@@ -118,9 +118,9 @@ def of(global_ranks: Sequence[int]) -> Agreed | None:
     return _latest(_agreed, global_ranks)
 
 
-def told_to_ucx(global_ranks: Sequence[int]) -> Options:
-    """For the processes which these are among."""
-    return _latest(_told, global_ranks) or []
+def chosen_for(global_ranks: Sequence[int]) -> tuple[Options, Options]:
+    """What choose() returned for the processes which these are among."""
+    return _latest(_chosen, global_ranks) or ([], [])
 
 
 def _keep(kept: dict[tuple[int, ...], _Kept], key: tuple[int, ...], value: _Kept) -> None:

@@ -74,7 +74,7 @@ def _create(group: Any, options: Any) -> Any:
 
     `group` is torch's _DistributedBackendOptions, `options` the pg_options of the user or None.
     """
-    from torch_ucc import _extension, _plan
+    from torch_ucc import _extension, _options, _plan
 
     began = time.monotonic()
     core = _extension.core()
@@ -88,20 +88,24 @@ def _create(group: Any, options: Any) -> Any:
     # Empty means the default group.
     global_ranks = list(group.global_ranks_in_group) or list(range(group.group_size))
     settings = _settings()
-    if not core.has_context_for(global_ranks):
-        told = _plan.choose(core, group.store, group.group_rank, global_ranks, timeout)
+    with told_by_profile():
+        own: _options.Both = _options.checked(core, options) if options is not None else ([], [])
+    settings.own_ucx, settings.own_ucc = own
+    place = core.find_place(
+        store=group.store,
+        rank=group.group_rank,
+        timeout=timeout,
+        group_id=group.group_id,
+        global_ranks=global_ranks,
+        settings=settings,
+    )
+    if not place.is_shared:
+        planned = _plan.choose(core, group.store, group.group_rank, global_ranks, timeout)
+        told = _options.told(planned, own)
         settings.ucx, settings.ucc = told
         log.debug("group %r: UCX is told %s, UCC %s", group.group_id, *told)
     with told_by_profile():
-        backend = core.create_backend(
-            store=group.store,
-            rank=group.group_rank,
-            size=group.group_size,
-            timeout=timeout,
-            group_id=group.group_id,
-            global_ranks=global_ranks,
-            settings=settings,
-        )
+        backend = core.create_backend(place, settings)
     log.info(
         "group %r: rank %d of %d, timeout %s, made in %.1f ms",
         group.group_id,

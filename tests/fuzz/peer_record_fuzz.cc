@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       std::abort();
     }
     record.neighbourhood();
-    check_peers({record, record});
+    check_peers("fuzz", {record, record});
   } catch (const StatusError&) {  // it says what is wrong
   }
   return 0;

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from torch_ucc import _extension
@@ -26,7 +25,7 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     with this one. Raises ValueError if the group has no ucc backend.
     """
     group = group or dist.distributed_c10d._get_default_group()
-    backend = _backend(group)
+    backend = _extension.backend_of(group)
     if backend is None:
         raise ValueError(f"group {group.group_name!r} has no ucc backend")
     counted = _counted(backend)
@@ -57,7 +56,7 @@ def metrics() -> str:
     rows: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _HELP}
     engines: dict[int, str] = {}
     for group in list(dist.distributed_c10d._world.pg_map):
-        if (backend := _backend(group)) is None:
+        if (backend := _extension.backend_of(group)) is None:
             continue
         whose = {"rank": rank, "group": group.group_name}
         for each in _counted(backend):
@@ -112,15 +111,6 @@ def _errors() -> dict[int, dict[str, int]]:
     """By number of the group and operation."""
     groups = json.loads(_extension.core().flight_recorder(since=1 << 63))["groups"]
     return {each["number"]: each["errors"] for each in groups}
-
-
-def _backend(group: dist.ProcessGroup) -> Any:
-    """Ours of a group; None if it has none."""
-    for device in group._device_types:
-        backend = group._get_backend(torch.device(device))
-        if isinstance(backend, _extension.core().UccBackend):
-            return backend
-    return None
 
 
 def _lines(name: str, values: list[tuple[dict[str, str], float]]) -> str:

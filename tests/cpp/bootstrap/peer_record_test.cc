@@ -35,7 +35,7 @@ void expect_equal(const PeerRecord& a, const PeerRecord& b) {
 // What check_peers() says, on whichever rank; ok if it throws nothing.
 Status verdict(const std::vector<PeerRecord>& peers) {
   try {
-    check_peers(peers);
+    check_peers("g", peers);
     return {};
   } catch (const StatusError& error) {
     return error.status();
@@ -147,6 +147,7 @@ TEST(CheckPeers, NamesTheDifferenceOnBothSides) {
                                          record("node2", 3, {{"UCC library", "1.9.0"}, {"UCC_TLS", "self"}})};
   const Status status = verdict(peers);
   EXPECT_EQ(status.code(), StatusCode::invalid);
+  EXPECT_TRUE(contains(status.message(), "the ranks of group 'g' have")) << status.message();
   EXPECT_TRUE(contains(status.message(), "UCC_TLS: 'ucp' on rank 0 (node1), 'self' on rank 2 (node2)")) << status.message();
   EXPECT_FALSE(contains(status.message(), "UCC library")) << status.message();
 }
@@ -154,6 +155,14 @@ TEST(CheckPeers, NamesTheDifferenceOnBothSides) {
 TEST(CheckPeers, NamesWhatOneSideHasNotSet) {
   const std::vector<PeerRecord> peers = {record("node1", 1), record("node2", 2, {{"UCC_TLS", ""}})};
   EXPECT_TRUE(contains(verdict(peers).message(), "UCC_TLS: not set on rank 0 (node1), '' on rank 1 (node2)"));
+}
+
+TEST(NamedValues, SurviveTheStore) {
+  for (const NamedValues& values :
+       {NamedValues(), NamedValues{{"id", "3"}}, NamedValues{{"b", "2 'x'"}, {"a", ""}, {"b", "\n"}}}) {
+    EXPECT_EQ(decode_values(encode_values(values)), values);
+  }
+  EXPECT_THROW(decode_values("id"), StatusError);
 }
 
 TEST(CheckPeers, RefusesTwoProcessesThatUccWouldTakeForOne) {

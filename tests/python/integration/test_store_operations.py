@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch_ucc
 from counting import Counting
 from torch_ucc.testing import run_ranks, run_script
 
@@ -22,8 +23,9 @@ def use(group: dist.ProcessGroup) -> None:
     assert tensor.tolist() == [group.size()] * 3
 
 
-def store_operations(backend: str) -> tuple[int, int]:
-    """Of this rank, for a group of all ranks and its first use; and for one of which rank 0 is no member."""
+def store_operations(backend: str) -> tuple[int, int, int]:
+    """Of this rank, for a group of all ranks and its first use, one with options that another has, and one of
+    which rank 0 is no member."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     counting = Counting(dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60)))
@@ -34,10 +36,15 @@ def store_operations(backend: str) -> tuple[int, int]:
     counting.take()
     use(dist.new_group(backend="ucc"))
     whole = counting.take()
+    options = torch_ucc.Options(ucc={"TL_UCP_TUNE": "allreduce:@ring"})
+    use(dist.new_group(backend="ucc", pg_options=options))
+    counting.take()
+    use(dist.new_group(backend="ucc", pg_options=options))
+    again = counting.take()
     part = dist.new_group(list(range(1, size)), backend="ucc")
     if rank > 0:
         use(part)
-    return whole, counting.take()
+    return whole, again, counting.take()
 
 
 @pytest.mark.parametrize("backend", ["ucc", "gloo"])
@@ -48,10 +55,10 @@ def test_a_new_group(backend: str) -> None:
     """
     two, four = (run_ranks(store_operations, size, backend, init=False) for size in (2, 4))
     assert two[0][0] > 0
-    assert sum(whole for whole, _ in four) <= 2 * sum(whole for whole, _ in two), (two, four)
+    assert sum(whole for whole, _, _ in four) <= 2 * sum(whole for whole, _, _ in two), (two, four)
     if backend == "ucc":
-        assert max(whole for whole, _ in four) == max(whole for whole, _ in two), (two, four)
-    assert two[0][1] == four[0][1] == 0, "who is not a member asks nothing"
+        assert all(whole == again == 2 for whole, again, _ in [*two, *four]), (two, four)
+    assert two[0][2] == four[0][2] == 0, "who is not a member asks nothing"
 
 
 def test_a_rank_asks_as_much_however_many_there_are() -> None:

@@ -106,15 +106,15 @@ def two_members_in_threads() -> list[str]:
 
     def join(rank: int) -> None:
         try:
-            core.create_backend(
+            place = core.find_place(
                 store=store,
                 rank=rank,
-                size=RANKS,
                 timeout=TIMEOUT,
                 group_id="threads",
                 global_ranks=[*range(RANKS)],
                 settings=settings,
             )
+            core.create_backend(place, settings)
         except ValueError as error:
             told[rank] = str(error)
 

@@ -34,7 +34,7 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(_plan, "_agreed", {})
-    monkeypatch.setattr(_plan, "_told", {})
+    monkeypatch.setattr(_plan, "_chosen", {})
     _extension.core()  # and with it UCX, whose modules a plan looks at
     yield Core()
 
@@ -64,7 +64,7 @@ def test_ranks_of_one_host_do_not_ask(core: Core, monkeypatch: pytest.MonkeyPatc
         ranks = range(size)
         on_one_host(monkeypatch, size)
         told = _plan.choose(core, None, 0, ranks, MINUTE)
-        assert core.asked == 0 and _plan.of(ranks) is None and _plan.told_to_ucx(ranks) == told[0]
+        assert core.asked == 0 and _plan.of(ranks) is None and _plan.chosen_for(ranks) == told
         learned = _plan.learn(0, ranks, [_plan.record_here()] * size)
         assert told == (learned.plan.ucx_settings(0), learned.plan.ucc_settings(0))
         assert _plan.of(ranks) is learned

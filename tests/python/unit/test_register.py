@@ -141,18 +141,20 @@ class StandIn:
     """Records what the extension would be asked for; gives gloo instead."""
 
     Settings = SimpleNamespace
-    Options = type("Options", (), {"_timeout": timedelta(milliseconds=-1)})  # unset
+    Options = type("Options", (), {"_timeout": timedelta(milliseconds=-1), "ucc": {}, "ucx": {}})  # unset
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
 
-    def create_backend(self, *, store: Store, rank: int, size: int, timeout: timedelta, **rest: Any) -> Any:
-        self.calls.append({"store": store, "rank": rank, "size": size, "timeout": timeout, **rest})
-        return ProcessGroupGloo(store, rank, size, timeout=timeout)
-
-    def has_context_for(self, global_ranks: list[int]) -> bool:
+    def find_place(self, **group: Any) -> SimpleNamespace:
         """Only the first call is about ranks that have none yet."""
-        return bool(self.calls)
+        return SimpleNamespace(is_shared=bool(self.calls), group=group)
+
+    def create_backend(self, place: SimpleNamespace, settings: SimpleNamespace) -> Any:
+        assert settings is place.group["settings"]
+        self.calls.append(place.group)
+        store, rank, timeout = (place.group[name] for name in ("store", "rank", "timeout"))
+        return ProcessGroupGloo(store, rank, len(place.group["global_ranks"]), timeout=timeout)
 
     def exchange(self, store: Store, rank: int, size: int, timeout: timedelta, mine: bytes) -> list[bytes]:
         return [mine] * size
@@ -220,7 +222,7 @@ def test_what_the_extension_is_told_of_the_default_group(stand_in: StandIn) -> N
     (told,) = stand_in.calls
     assert told["timeout"] == timedelta(seconds=7)
     assert told["group_id"] == dist.group.WORLD.group_name
-    assert (told["rank"], told["size"], told["global_ranks"]) == (0, 1, [0])
+    assert (told["rank"], told["global_ranks"]) == (0, [0])
 
 
 def test_a_timeout_among_the_options_counts(stand_in: StandIn) -> None:
@@ -267,13 +269,13 @@ def told_of_a_subgroup() -> dict[str, Any]:
     _extension.core = lambda: core  # type: ignore[assignment]
     dist.new_group([1], backend="ucc")
     told = core.calls[0] if core.calls else {}
-    return {name: told[name] for name in ("rank", "size", "global_ranks") if told}
+    return {name: told[name] for name in ("rank", "global_ranks") if told}
 
 
 def test_what_the_extension_is_told_of_a_subgroup_in_a_world_of_another_backend() -> None:
     outside, inside = run_ranks(told_of_a_subgroup, 2, backend="gloo")
     assert outside == {}
-    assert inside == {"rank": 0, "size": 1, "global_ranks": [1]}
+    assert inside == {"rank": 0, "global_ranks": [1]}
 
 
 def test_each_group_has_keys_of_its_own(stand_in: StandIn) -> None:
