@@ -1,7 +1,6 @@
 #include "backend/comm_context.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -57,11 +56,6 @@ std::atomic<bool> forked{false};
 void mark_forked_children() {
   static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
   (void)registered;
-}
-
-int usable_cores() {
-  cpu_set_t cores;
-  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
 // Earlier process groups may have used the same store: every start of a rank gets a number of its own, the same on all ranks
@@ -162,7 +156,7 @@ ParkPolicy park_policy(const Settings& settings, int ranks_on_host) {
   policy.yield = settings.yield;
   policy.pause_min = settings.pause_min;
   policy.pause_max = settings.pause_max;
-  return fit_to_host(policy, ranks_on_host, usable_cores());
+  return fit_to_host(policy, ranks_on_host, settings.cores);
 }
 
 // `text` to each member of a channel of notes.

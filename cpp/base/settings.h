@@ -19,6 +19,9 @@ struct Settings {
   std::chrono::microseconds pause_min{20};
   std::chrono::microseconds pause_max{1000};
 
+  // How many threads of this process can run at once. With more ranks than that on this host nobody spins.
+  int cores = 1;
+
   // A larger allreduce is posted as pieces of this many bytes, `segment_window` of them at a time: UCC's scratch memory then
   // stays in its pool. 64 MB in place, 2 ranks on 2 cores: 24 ms in one piece, 8.1 ms in pieces of 1 MiB.
   std::size_t segment_bytes = 1 << 20;

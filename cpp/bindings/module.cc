@@ -93,7 +93,8 @@ void bind_settings(py::module_& module) {
       .def_readwrite("ucx", &Settings::ucx)
       .def_readwrite("ucc", &Settings::ucc)
       .def_readwrite("own_ucx", &Settings::own_ucx)
-      .def_readwrite("own_ucc", &Settings::own_ucc);
+      .def_readwrite("own_ucc", &Settings::own_ucc)
+      .def_readwrite("cores", &Settings::cores);
 }
 
 using Counted = std::tuple<const char*, const char*, std::uint64_t, std::uint64_t, std::uint64_t>;

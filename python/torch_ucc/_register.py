@@ -132,9 +132,12 @@ def told_by_profile() -> contextlib.AbstractContextManager[None]:
 def _settings() -> Any:
     """Those of this process, read at its first group and then fixed; for the plan to be added."""
     from torch_ucc import _extension, config
+    from torch_ucc.topology.cores import usable_here
 
     _prepare_process()
-    return config.native(config.in_force(), _extension.core().Settings())
+    settings = config.native(config.in_force(), _extension.core().Settings())
+    settings.cores = usable_here()
+    return settings
 
 
 @functools.cache

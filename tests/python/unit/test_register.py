@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 from torch_ucc import _autoload, _extension, _register, config
 from torch_ucc.testing import run_ranks
+from torch_ucc.topology import cores
 
 
 def in_fresh_process(program: str, *options: str) -> str:
@@ -245,6 +246,14 @@ def test_settings_are_read_once_and_shared(stand_in: StandIn, monkeypatch: pytes
     dist.new_group([0])
     first, second = (told["settings"] for told in stand_in.calls)
     assert first.spin == second.spin == timedelta(microseconds=123)
+
+
+def test_ranks_wait_by_the_cores_that_their_container_gives_them(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "usable_here", lambda: 3)
+    init_alone("ucc")
+    assert stand_in.calls[0]["settings"].cores == 3
 
 
 def test_the_plan_is_made_once_and_told(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
