@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import torch.distributed as dist
 
 from torch_ucc import _extension, _libraries, _options, _plan, config
 from torch_ucc._register import told_by_profile
+from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.explain import differences
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 from torch_ucc.topology.routes import WAYS
@@ -53,7 +53,7 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
         "options": _options.shown(planned, own),
         "hosts": sorted({agreed.job.hosts[host].host for host in hosts}),
         "ranks": len(members),
-        "usable_cores": len(os.sched_getaffinity(0)),
+        "usable_cores": usable_here(),
         "topology": dataclasses.asdict(agreed.job),
         "plan": dataclasses.asdict(agreed.plan),
         "operations": WAYS,
