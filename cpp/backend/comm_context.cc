@@ -505,7 +505,8 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
   PeerRecord mine = peers_[static_cast<std::size_t>(rank_)];
   mine.agreed = own;
   const Status reason = difference(group.name, first, 0, mine, group.rank);
-  if (const std::shared_ptr<CommContext> context = open_for(group.global_ranks, decided)) {
+  const std::shared_ptr<CommContext> context = open_for(group.global_ranks, decided);
+  if (context != nullptr && group.store->add(key + "/refused", 1) == 1) {  // one tells the others, however many differ
     context->refuse(group, place.id, reason);
   }
   throw StatusError(reason);
