@@ -45,7 +45,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("elsewhere")
     run(sys.executable, "-m", "venv", place / "venv", cwd=place)
     python = place / "venv" / "bin" / "python"
-    install = ("install", "-q", "--no-compile", "-c", CHECKOUT / "ci" / "lib" / "torch.txt")
+    install = ("install", "-q", "-c", CHECKOUT / "ci" / "lib" / "torch.txt")
     run(python, "-m", "pip", *install, wheel, cwd=place)
     return python
 
