@@ -3,29 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "base/status.h"
+#include "fakes/printed.h"
 
 namespace torch_ucc {
 namespace {
 
-std::string printed(ucc_context_config_h config) {
-  char* text = nullptr;
-  std::size_t length = 0;
-  std::FILE* const stream = ::open_memstream(&text, &length);
-  ucc_context_config_print(config, stream, "", UCC_CONFIG_PRINT_CONFIG);
-  std::fclose(stream);
-  std::string copy(text, length);
-  std::free(text);  // NOLINT: open_memstream allocates so
-  return copy;
-}
-
 TEST(UccContextConfig, OptionsOfTheContextAndOfItsComponents) {
   const UccContextConfig config =
       read_ucc_context_config({{"ESTIMATED_NUM_PPN", "7"}, {"CL_BASIC_TUNE", "allreduce:0-4k:5"}, {"TL_UCP_NPOLLS", "3"}});
-  const std::string text = printed(config.get());
+  const std::string text =
+      printed([&](std::FILE* stream) { ucc_context_config_print(config.get(), stream, "", UCC_CONFIG_PRINT_CONFIG); });
   EXPECT_NE(text.find("UCC_ESTIMATED_NUM_PPN=7\n"), std::string::npos) << text;
   EXPECT_NE(text.find("UCC_CL_BASIC_TUNE=allreduce:0-4k:5\n"), std::string::npos) << text;  // UCC prints none of tl/ucp
 }

@@ -3,26 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
+
+#include "fakes/printed.h"
 
 namespace torch_ucc {
 namespace {
 
-std::string printed(const ucp_config_t* config) {
-  char* text = nullptr;
-  std::size_t length = 0;
-  std::FILE* const stream = ::open_memstream(&text, &length);
-  ucp_config_print(config, stream, "", UCS_CONFIG_PRINT_CONFIG);
-  std::fclose(stream);
-  std::string copy(text, length);
-  std::free(text);  // NOLINT: open_memstream allocates so
-  return copy;
-}
-
 TEST(UcxConfig, OptionsStandOverWhatUcxReads) {
   const UcxConfig config = read_ucx_config({{"NET_DEVICES", "eth7"}, {"TLS", "tcp,self"}});
-  const std::string text = printed(config.get());
+  const std::string text =
+      printed([&](std::FILE* stream) { ucp_config_print(config.get(), stream, "", UCS_CONFIG_PRINT_CONFIG); });
   EXPECT_NE(text.find("NET_DEVICES=eth7\n"), std::string::npos) << text;
   EXPECT_NE(text.find("TLS=tcp,self\n"), std::string::npos) << text;
 }
