@@ -41,15 +41,17 @@ PEERS = {
         Peer("gloo"),
         Peer("fake", lacks=frozenset({"any_source"})),
         # Shared memory only; the binding of ranks to cores is left to each MPI, so that each is at its best.
-        Peer("openmpi", False, ("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",
-                         "--mca", "btl", "self,sm", "-n"),
+        Peer("openmpi", is_torch=False,
+             launcher=("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",
+                       "--mca", "btl", "self,sm", "-n"),
              # Each host would bind its first rank to the first core, which is the same one.
              between=("mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "pml", "ob1",
                       "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "eth0", "-n"),
              lacks=OF_LISTS),
-        Peer("mpich", False, ("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"), lacks=OF_LISTS),
+        Peer("mpich", is_torch=False, launcher=("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"),
+             lacks=OF_LISTS),
         # UCX by itself: what there is to reach. Its environment takes a third of a gigabyte.
-        Peer("ucxx", False, lacks=frozenset(OPS) - MESSAGES, on_request=True),
+        Peer("ucxx", is_torch=False, lacks=frozenset(OPS) - MESSAGES, on_request=True),
     )
 }  # fmt: skip
 

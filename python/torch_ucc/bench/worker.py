@@ -216,21 +216,28 @@ class TorchLibrary(Library):
         self.dist.destroy_process_group()
 
 
-class MpiLibrary(Library):
-    """Whatever MPI this environment's mpi4py loads."""
+class NumpyLibrary(Library):
+    """Of an environment without torch."""
 
     def __init__(self) -> None:
         self.numpy: Any = importlib.import_module("numpy")
-        self.mpi: Any = importlib.import_module("mpi4py.MPI")
-        self.comm = self.mpi.COMM_WORLD
-        self.rank, self.world = self.comm.rank, self.comm.size
-        self.sum = self.world * (self.world + 1) / 2
 
     def _own(self, count: int) -> Any:
         return self.numpy.full(count, self.rank + 1, dtype=self.numpy.float32)
 
     def _empty(self, count: int) -> Any:
         return self.numpy.zeros(count, dtype=self.numpy.float32)
+
+
+class MpiLibrary(NumpyLibrary):
+    """Whatever MPI this environment's mpi4py loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mpi: Any = importlib.import_module("mpi4py.MPI")
+        self.comm = self.mpi.COMM_WORLD
+        self.rank, self.world = self.comm.rank, self.comm.size
+        self.sum = self.world * (self.world + 1) / 2
 
     def _all_reduce(self, count: int) -> Prepared:
         data = self._own(count)
@@ -298,11 +305,11 @@ class MpiLibrary(Library):
     def close(self) -> None: ...
 
 
-class UcxLibrary(Library):
+class UcxLibrary(NumpyLibrary):
     """UCX by its Python package UCXX: messages, and nothing else. Ranks meet in `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self.numpy: Any = importlib.import_module("numpy")
+        super().__init__()
         self.ucxx: Any = importlib.import_module("ucxx._lib.libucxx")
         self.array: Any = importlib.import_module("ucxx._lib.arr").Array
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -315,12 +322,6 @@ class UcxLibrary(Library):
             for address in self.gather(bytes(self.worker.address).hex())
         ]
         self.signal = self._empty(1)
-
-    def _own(self, count: int) -> Any:
-        return self.numpy.full(count, self.rank + 1, dtype=self.numpy.float32)
-
-    def _empty(self, count: int) -> Any:
-        return self.numpy.zeros(count, dtype=self.numpy.float32)
 
     def _finish(self, *requests: Any) -> None:
         for request in requests:
