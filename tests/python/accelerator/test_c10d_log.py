@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from datetime import timedelta
 from pathlib import Path
@@ -32,8 +31,9 @@ class Kept(logging.Handler):
 
 def left_alone(folder: Path) -> None:
     path = folder / f"rank{dist.get_rank()}"
-    accelerators.load()
-    ctypes.CDLL(str(accelerators.BUILD / "libfake_accelerator.so")).register_file_logger(str(path).encode())
+    library = accelerators.load()
+    assert library is not None
+    library.register_file_logger(str(path).encode())
     dist.all_reduce(torch.ones(3))
     assert not path.exists()
     store = dist.distributed_c10d._get_default_store()
@@ -58,5 +58,4 @@ def left_alone(folder: Path) -> None:
 
 
 def test_a_failure_reaches_the_loggers_of_c10d(tmp_path: Path) -> None:
-    accelerators.prepare()
     run_ranks(left_alone, 2, tmp_path, group_timeout=2.0)
