@@ -75,6 +75,7 @@ def _create(group: Any, options: Any) -> Any:
     `group` is torch's _DistributedBackendOptions, `options` the pg_options of the user or None.
     """
     from torch_ucc import _extension, _options, _plan
+    from torch_ucc.topology.cores import usable_here
 
     began = time.monotonic()
     core = _extension.core()
@@ -103,6 +104,7 @@ def _create(group: Any, options: Any) -> Any:
         planned = _plan.choose(core, group.store, group.group_rank, global_ranks, timeout)
         told = _options.told(planned, own)
         settings.ucx, settings.ucc = told
+        settings.cores = usable_here()
         log.debug("group %r: UCX is told %s, UCC %s", group.group_id, *told)
     with told_by_profile():
         backend = core.create_backend(place, settings)
@@ -132,12 +134,9 @@ def told_by_profile() -> contextlib.AbstractContextManager[None]:
 def _settings() -> Any:
     """Those of this process, read at its first group and then fixed; for the plan to be added."""
     from torch_ucc import _extension, config
-    from torch_ucc.topology.cores import usable_here
 
     _prepare_process()
-    settings = config.native(config.in_force(), _extension.core().Settings())
-    settings.cores = usable_here()
-    return settings
+    return config.native(config.in_force(), _extension.core().Settings())
 
 
 @functools.cache
