@@ -426,7 +426,8 @@ UccBackend::WorkPtr UccBackend::scatter(Tensors& outputs, TensorLists& inputs, c
 UccBackend::WorkPtr UccBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) {
   Call call = this->call(operation::kReduceScatter);
   Staging staging(call, lanes_);
-  Prepared prepared = prepare_reduce_scatter(call, staging.written(outputs), staging.read(inputs), opts.reduceOp);
+  Prepared prepared =
+      prepare_reduce_scatter(call, staging.written(outputs), staging.read(inputs), opts.reduceOp, context_->settings());
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
@@ -434,7 +435,8 @@ UccBackend::WorkPtr UccBackend::_reduce_scatter_base(at::Tensor& output, at::Ten
                                                      const c10d::ReduceScatterOptions& opts) {
   Call call = this->call(operation::kReduceScatterTensor);
   Staging staging(call, lanes_);
-  Prepared prepared = prepare_reduce_scatter_tensor(call, staging.written(output), staging.read(input), opts.reduceOp);
+  Prepared prepared =
+      prepare_reduce_scatter_tensor(call, staging.written(output), staging.read(input), opts.reduceOp, context_->settings());
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
@@ -445,7 +447,8 @@ UccBackend::WorkPtr UccBackend::reduce_scatter_tensor_coalesced(Tensors& outputs
   check_pairs(call, outputs.size(), inputs.size());
   std::vector<Prepared> all;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all.push_back(prepare_reduce_scatter_tensor(call, staging.written(outputs[i]), staging.read(inputs[i]), opts.reduceOp));
+    all.push_back(prepare_reduce_scatter_tensor(call, staging.written(outputs[i]), staging.read(inputs[i]), opts.reduceOp,
+                                                context_->settings()));
   }
   return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
 }

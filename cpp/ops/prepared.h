@@ -67,8 +67,10 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
 Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c10d::ReduceOp& op);
 Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, std::int64_t root, std::int64_t root_tensor,
                         const Settings& settings);
-Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, const c10d::ReduceOp& op);
-Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& op);
+Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, const c10d::ReduceOp& op,
+                                const Settings& settings);
+Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& op,
+                                       const Settings& settings);
 
 // Data that is only moved, by UCC.
 Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root, std::int64_t root_tensor);

@@ -165,6 +165,24 @@ Pieces pieces_of(const at::Tensor& buffer, const Settings& settings) {
   return pieces;
 }
 
+// Of a reduce_scatter whose result is `output`, of one size on every rank. UCC's ring takes three times that as scratch memory.
+// As long as malloc keeps it for the next time, one piece is fastest; what is larger goes back to the kernel, and most of the
+// time into page faults. A piece has its share of every rank's part, packed.
+Pieces pieces_of_parts(const at::Tensor& output, int ranks, const Settings& settings) {
+  constexpr std::size_t kMostKept = 32 << 20;    // glibc's largest mmap threshold
+  constexpr std::size_t kLeastPart = 256 << 10;  // less takes longer than page faults do
+  constexpr std::size_t kMostPacked = 8 << 20;
+  Pieces pieces;
+  pieces.total = static_cast<std::size_t>(output.numel());
+  pieces.parts = static_cast<std::size_t>(ranks);
+  pieces.element_size = static_cast<std::size_t>(output.element_size());
+  const std::size_t part = std::max(settings.segment_bytes / pieces.parts, kLeastPart);
+  if (3 * bytes_of(output) > kMostKept && bytes_of(output) > part && part * pieces.parts <= kMostPacked) {
+    pieces.count = part / pieces.element_size;
+  }
+  return pieces;
+}
+
 // Brings what was reduced in `buffer` to `tensor`, which may be the same.
 std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer, const ReduceRule& rule, int divisor) {
   const bool in_place = buffer.is_same(tensor);
@@ -181,7 +199,7 @@ std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer,
 
 // `all` holds the ranks' parts one after the other, `counts` elements each; this rank's result goes to `output`.
 void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& output, const at::Tensor& all,
-                     std::vector<std::uint64_t> counts, const ReduceRule& rule) {
+                     std::vector<std::uint64_t> counts, const ReduceRule& rule, const Settings& settings) {
   const c10::InferenceMode below_autograd(true);
   const bool direct = is_reducible(output, rule) && !shares_memory(output, all);
   const at::Tensor mine = direct ? output : at::empty({output.numel()}, output.options().dtype(rule.compute));
@@ -193,8 +211,12 @@ void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& out
                                              rule.datatype, rule.op, memory_of(all))
                        : reduce_scatterv_args(source_of(all), total, data_of(mine), prepared.counts.data(), rule.datatype,
                                               rule.op, memory_of(all));
-  prepared.pieces.total = total;
-  prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
+  if (even && all.is_cpu()) {
+    prepared.pieces = pieces_of_parts(mine, call.group->size, settings);
+  } else {
+    prepared.pieces.total = total;
+    prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
+  }
   prepared.buffers = {all, mine, output};
   prepared.store = stored(output, mine, rule, call.group->size);
 }
@@ -250,7 +272,8 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   return prepared;
 }
 
-Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& op) {
+Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& op,
+                                       const Settings& settings) {
   check_sendable(call, input, "the input");
   check_sendable(call, output, "the output");
   check_writable(call, output, "the output");
@@ -268,11 +291,12 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
     return prepared;
   }
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(call.group->size), static_cast<std::uint64_t>(output.numel()));
-  scatter_reduced(prepared, call, output, staged(prepared, call, input, op, rule), std::move(counts), rule);
+  scatter_reduced(prepared, call, output, staged(prepared, call, input, op, rule), std::move(counts), rule, settings);
   return prepared;
 }
 
-Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, const c10d::ReduceOp& op) {
+Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, const c10d::ReduceOp& op,
+                                const Settings& settings) {
   at::Tensor& output = only_tensor(call, outputs, "the outputs");
   check_sendable(call, output, "the output");
   check_writable(call, output, "the output");
@@ -298,7 +322,7 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
   if (total == 0) {
     return prepared;
   }
-  scatter_reduced(prepared, call, output, staged_together(prepared, call, parts, op, rule), std::move(counts), rule);
+  scatter_reduced(prepared, call, output, staged_together(prepared, call, parts, op, rule), std::move(counts), rule, settings);
   return prepared;
 }
 

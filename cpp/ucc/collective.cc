@@ -1,6 +1,7 @@
 #include "ucc/collective.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "ucc/error_log.h"
@@ -58,6 +59,10 @@ Status Collective::post_next(LoopToken& token) {
     const std::size_t first = posted_ * pieces_.count;
     cut(args.src.info, pieces_, first);
     cut(args.dst.info, pieces_, first);
+    if (pieces_.parts > 1) {
+      args.src.info.buffer = packed(first, args.src.info.count);
+      args.src.info.count *= pieces_.parts;
+    }
   }
   const ErrorLog::Scope listening;
   ucc_coll_req_h request = nullptr;
@@ -71,6 +76,21 @@ Status Collective::post_next(LoopToken& token) {
   }
   requests_[posted_++ % Pieces::kMaxWindow] = request;
   return {};
+}
+
+// One after the other what a piece has of each part of the source. The piece that was here before has ended.
+void* Collective::packed(std::size_t first, std::size_t count) {
+  const std::size_t piece = pieces_.parts * pieces_.count * pieces_.element_size;
+  if (sources_ == nullptr) {
+    sources_ = std::make_unique_for_overwrite<char[]>(piece * pieces_.window);
+  }
+  char* const begin = sources_.get() + posted_ % pieces_.window * piece;
+  const std::size_t bytes = count * pieces_.element_size;
+  for (std::size_t part = 0; part < pieces_.parts; ++part) {
+    const std::size_t at = (part * pieces_.total + first) * pieces_.element_size;
+    std::memcpy(begin + part * bytes, static_cast<const char*>(args_.src.info.buffer) + at, bytes);
+  }
+  return begin;
 }
 
 Op::State Collective::poll(LoopToken& token) {
@@ -111,7 +131,7 @@ Status Collective::doubt() const {
 microseconds Collective::patience() const {
   constexpr std::size_t kBytesPerMicrosecond = 1000;
   const std::size_t elements = pieces_.count == 0 ? pieces_.total : pieces_.count;
-  return microseconds(elements * pieces_.element_size / kBytesPerMicrosecond);
+  return microseconds(pieces_.parts * elements * pieces_.element_size / kBytesPerMicrosecond);
 }
 
 }  // namespace torch_ucc

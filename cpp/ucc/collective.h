@@ -17,8 +17,9 @@ namespace torch_ucc {
 // How much is moved, and how to cut it: an operation whose buffers are worked on element by element can go in pieces. The same
 // on every rank, or the pieces do not match.
 struct Pieces {
-  std::size_t total = 0;         // elements in all
-  std::size_t count = 0;         // elements of a piece; 0: in one piece
+  std::size_t total = 0;         // elements in all, of each part
+  std::size_t parts = 1;         // of the source, one after the other: 1, or one a rank, of each of which a piece has its share
+  std::size_t count = 0;         // elements of a piece, of each part; 0: in one piece
   std::size_t element_size = 1;  // bytes
   unsigned window = 1;           // pieces in flight, 1..kMaxWindow
 
@@ -42,6 +43,7 @@ class Collective : public Op {
  private:
   void post_pieces(LoopToken& token);
   Status post_next(LoopToken& token);
+  void* packed(std::size_t first, std::size_t count);
   bool all_posted() const { return posted_ == total_; }
 
   const std::shared_ptr<UccTeam> team_;
@@ -54,6 +56,7 @@ class Collective : public Op {
   std::uint64_t errors_before_ = 0;  // in UCC's log
   bool doubtful_ = false;
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
+  std::unique_ptr<char[]> sources_;                            // where a piece has several parts: piece i's at i % window
   Status status_;
 };
 

@@ -97,9 +97,14 @@ class Config:
         timedelta(milliseconds=1), duration, "The longest sleep: a late peer is noticed within it."
     )
     segment_bytes: int = _setting(
-        1 << 20, size, "A larger all_reduce is sent in pieces of this many bytes.", agreed=True
+        1 << 20,
+        size,
+        "Pieces of this many bytes make up a larger all_reduce or reduce, and a reduce_scatter of over 10 MB a rank.",
+        agreed=True,
     )
-    segment_window: int = _setting(2, _window, "How many of these pieces are in flight at once.", agreed=True)
+    segment_window: int = _setting(
+        2, _window, "How many of these pieces of an all_reduce or reduce are in flight at once.", agreed=True
+    )
     cross_check: bool = _setting(
         False, _switch, "Compare every collective call between the ranks before it starts.", agreed=True
     )

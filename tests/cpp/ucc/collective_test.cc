@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <numeric>
 #include <vector>
 
 #include "fakes/limits.h"
@@ -175,6 +176,30 @@ TEST_F(CollectiveTest, OfASideThatIsNotThereThereAreNoPieces) {
     expect_side(sends ? last.src.info : last.dst.info, sends ? &source_ : &destination_, 8, 2);
     expect_side(sends ? last.dst.info : last.src.info, nullptr, 0, 0);
   }
+}
+
+TEST_F(CollectiveTest, APieceHasItsShareOfEveryPartOfTheSource) {
+  std::vector<float> source(3 * kElements);  // of three ranks
+  std::iota(source.begin(), source.end(), 0.0F);
+  Pieces pieces = kOfFour;
+  pieces.parts = 3;
+  Probe op(team_, args(source.data(), &destination_), pieces);
+  ASSERT_TRUE(start(op).ok());
+  const auto expect_piece = [](std::size_t piece, const std::vector<float>& expected) {
+    const ucc_coll_buffer_info_t& side = ucc.initialised.at(piece).src.info;
+    const auto* begin = static_cast<const float*>(side.buffer);
+    EXPECT_EQ(std::vector<float>(begin, begin + side.count), expected);
+  };
+  for (int turn = 0; turn < 2; ++turn) {  // also when UCC had time to look
+    expect_piece(0, {0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23});
+    expect_piece(1, {4, 5, 6, 7, 14, 15, 16, 17, 24, 25, 26, 27});
+    EXPECT_EQ(poll(op), in_flight);
+  }
+  ucc.end(0);
+  EXPECT_EQ(poll(op), advanced);
+  expect_piece(1, {4, 5, 6, 7, 14, 15, 16, 17, 24, 25, 26, 27});
+  expect_piece(2, {8, 9, 18, 19, 28, 29});
+  expect_side(ucc.initialised[2].dst.info, &destination_, 8, 2);
 }
 
 TEST_F(CollectiveTest, AFewPiecesAreInFlightAtATime) {
