@@ -65,11 +65,12 @@ def why_not() -> str | None:
 
 
 @contextlib.contextmanager
-def hosts(count: int, clocks_ahead: Sequence[int] | None = None) -> Iterator[Hosts]:
+def hosts(count: int, clocks_ahead: Sequence[int] | None = None, rate: str = "") -> Iterator[Hosts]:
     """`count` hosts, named host0 and so on, joined by a switch. They know each other by name.
 
     `clocks_ahead`: by how many seconds the steady clock of each is ahead of this machine's. Those of real
-    hosts differ by when they started.
+    hosts differ by when they started. `rate`: what each may send, as tc(8) writes it, "4gbit"; else as much
+    as the machine can copy.
     """
     addresses = {f"host{i}": f"{_NETWORK}.{i + 1}" for i in range(count)}
     names = "".join(
@@ -94,6 +95,8 @@ def hosts(count: int, clocks_ahead: Sequence[int] | None = None) -> Iterator[Hos
                 f"link set dev {name} up",
             )
             host.ip(f"addr add {address}/24 dev eth0", "link set dev eth0 up", "link set dev lo up")
+            if rate:
+                host.tc(f"qdisc add dev eth0 root tbf rate {rate} burst 256kb latency 20ms")
             made.append(host)
         yield Hosts(switch, made)
 
@@ -314,7 +317,14 @@ class _Namespaces:
 
     def ip(self, *commands: str) -> None:
         """Run commands of ip(8) on the network here."""
-        batch = ["nsenter", f"--net=/proc/{self.pid}/ns/net", "ip", "-batch", "-"]
+        self._batch("ip", commands)
+
+    def tc(self, *commands: str) -> None:
+        """And those of tc(8)."""
+        self._batch("tc", commands)
+
+    def _batch(self, program: str, commands: Sequence[str]) -> None:
+        batch = ["nsenter", f"--net=/proc/{self.pid}/ns/net", program, "-batch", "-"]
         subprocess.run(batch, env=_ENV, input="\n".join(commands), text=True, check=True)
 
     @contextlib.contextmanager

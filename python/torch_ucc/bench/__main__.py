@@ -46,6 +46,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--hosts", type=int, choices=(1, 2), default=1, help="2: simulated, with TCP between them; needs root"
     )
+    add("--rate", default="", help="with --hosts: what each may send, as tc(8) writes it: 4gbit")
     usual = ",".join(name for name, peer in PEERS.items() if not peer.on_request)
     add("--peers", type=names, help=f"of {','.join(PEERS)}; default {usual}, of occasions {OCCASION_PEERS}")
     add("--profile", type=Path, metavar="FILE", help="measure ucc by this profile of `torch-ucc tune`, too")
@@ -85,6 +86,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             parser.error(f"--hosts {args.hosts} measures {', '.join(able)}, not {name}")
     if args.hosts > 1 and (args.occasions or args.report):
         parser.error("--hosts times operations; --report does so, too")
+    if args.rate and args.hosts == 1:
+        parser.error("--rate is for several hosts")
     if args.report:
         args.ops, args.ranks = list(OPS), ["2", "4", "8"]
         args.sizes = args.sizes or [format_size(size).replace(" ", "") for size in SIZES]
@@ -125,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
             if reason := why_no_hosts(hosts):
                 bench.failures.append(f"{hosts} hosts: {reason}")
                 continue
-            with place(hosts) as bench.place:
+            with place(hosts, args.rate) as bench.place:
                 for ranks in of_ranks:
                     few = [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
                     bench.time_cases(ranks, few, args.case_seconds)

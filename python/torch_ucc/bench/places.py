@@ -59,12 +59,12 @@ class Between(Place):
 
 
 @contextlib.contextmanager
-def place(count: int) -> Iterator[Place]:
-    """So many hosts, while the context lasts."""
+def place(count: int, rate: str = "") -> Iterator[Place]:
+    """So many hosts, while the context lasts; `rate` as of `hosts`."""
     if count == 1:
         yield Place()
         return
-    with tempfile.TemporaryDirectory() as folder, hosts(count) as made:
+    with tempfile.TemporaryDirectory() as folder, hosts(count, rate=rate) as made:
         yield Between(made, Path(folder))
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch_ucc
 from torch._C._distributed_c10d import TCPStore
 from torch_ucc import _stacks, testing
-from torch_ucc._hosts import Hosts, Ranks
+from torch_ucc._hosts import Hosts, Ranks, hosts
 from torch_ucc.testing import RankError
 
 pytestmark = pytest.mark.multirank
@@ -42,6 +42,18 @@ def test_hosts_are_told_apart(pair: Hosts) -> None:
     assert (zero, same, one) == ("host0", "host0", "host1")
     assert boot0 == boot1 and len({boot0, boot2, own}) == 3
     assert links0 == ["eth0", "lo"] and shm0 == []
+
+
+def seconds_of_all_reduce(numel: int) -> float:
+    dist.barrier()
+    began = time.monotonic()
+    dist.all_reduce(torch.ones(numel))
+    return time.monotonic() - began
+
+
+def test_a_network_may_be_slow() -> None:
+    with hosts(2, rate="80mbit") as pair:
+        assert min(pair.run(seconds_of_all_reduce, 1 << 20)) > 0.3  # 4 MiB each way, 10 MB a second
 
 
 def values(numel: int) -> dict[str, list[float]]:

@@ -315,6 +315,7 @@ class TestRuns:
             ["--sizes", "3"],
             ["--hosts", "2", "--peers", "mpich"],
             ["--hosts", "2", "--idle"],
+            ["--rate", "4gbit"],
         ],
     )
     def test_wrong_arguments(self, arguments: list[str]) -> None:
