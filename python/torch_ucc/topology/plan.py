@@ -207,7 +207,7 @@ def _collectives(job: Job) -> Choice:
         reason, by = by_whom(said)
         return Choice("collectives", said.partition("=")[2], reason, "UCC_CLS", by)
     if len(job.hosts) > 1 and job.most_per_host() > 1:
-        reason = "hier, which reduces on each host first, was not measured between real hosts yet"
+        reason = "hier, which reduces on each host first, was no faster between simulated hosts"
     elif len(job.hosts) > 1:
         reason = "hier has nothing to gain where a host has one rank"
     else:
