@@ -361,7 +361,7 @@ UccBackend::WorkPtr UccBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
 UccBackend::WorkPtr UccBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   Call call = this->call(operation::kAllGather);
   Staging staging(call, lanes_);
-  Prepared prepared = prepare_allgather(call, staging.written(outputs), staging.read(inputs));
+  Prepared prepared = prepare_allgather(call, staging.written(outputs), staging.read(inputs), context_->settings());
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
@@ -392,7 +392,7 @@ UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensor
       parts.front().push_back(of_rank[i]);
     }
     Tensors one{sent[i]};
-    all.push_back(prepare_allgather(call, parts, one));
+    all.push_back(prepare_allgather(call, parts, one, context_->settings()));
   }
   return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
 }

@@ -23,7 +23,7 @@ struct Settings {
   int cores = 1;
 
   // A larger allreduce or reduce is posted as pieces of this many bytes, `segment_window` of them at a time: UCC's scratch memory
-  // then stays in its pool. A reduce_scatter whose scratch memory malloc would not keep goes in pieces, too, one after the other.
+  // then stays in its pool. What else needs much memory for one operation goes in pieces one after the other: ops/prepared.h.
   std::size_t segment_bytes = 1 << 20;
   unsigned segment_window = 2;
 

@@ -70,6 +70,38 @@ void gather_uneven_into(Prepared& prepared, const at::Tensor& all, const at::Ten
   prepared.buffers = {all, source};
 }
 
+// Into parts of one size, wherever they lie, in pieces that have `share` bytes of each.
+void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts, const at::Tensor& mine, std::size_t share) {
+  const auto own = static_cast<std::size_t>(call.group->rank);
+  Tensors landings;
+  for (const at::Tensor& part : parts) {
+    landings.push_back(landing_for(part));
+  }
+  at::Tensor source = plain(mine);
+  for (std::size_t rank = 0; rank < landings.size(); ++rank) {
+    const bool in_place = rank == own && source_of(source) == source_of(landings[rank]);
+    if (!in_place && shares_memory(source, landings[rank])) {
+      source = source.clone();  // a piece that came would change what is still to be sent
+    }
+    prepared.pieces.destinations.push_back(data_of(landings[rank]));
+  }
+  prepared.path = Path::collective;
+  prepared.args =
+      allgather_args(source_of(source), data_of(landings.front()), bytes_of(source), call.group->size, memory_of(source));
+  prepared.pieces.total = bytes_of(source);
+  prepared.pieces.count = share;
+  prepared.buffers = parts;
+  prepared.buffers.insert(prepared.buffers.end(), landings.begin(), landings.end());
+  prepared.buffers.push_back(source);
+  prepared.store = [parts, landings] {
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+      if (!landings[rank].is_same(parts[rank])) {
+        copy_into(parts[rank], landings[rank]);
+      }
+    }
+  };
+}
+
 }  // namespace
 
 Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input) {
@@ -97,7 +129,7 @@ Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor
   return prepared;
 }
 
-Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inputs) {
+Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inputs, const Settings& settings) {
   at::Tensor& input = only_tensor(call, inputs, "the inputs");
   check_sendable(call, input, "the input");
   const Tensors& parts = one_per_rank(call, outputs, "the outputs");
@@ -123,6 +155,12 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
     return prepared;
   }
   const c10::InferenceMode below_autograd(true);
+  const auto bytes = static_cast<std::size_t>(total) * static_cast<std::size_t>(input.element_size());
+  const bool on_host = memory_of(input) == UCC_MEMORY_TYPE_HOST;
+  if (const std::size_t share = even && on_host ? share_of(bytes_of(own), call.group->size, bytes, settings) : 0) {
+    gather_in_pieces(prepared, call, parts, input, share);
+    return prepared;
+  }
   const at::Tensor all = at::empty({total}, input.options());
   if (even) {
     gather_into(prepared, call, all, input);

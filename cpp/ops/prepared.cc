@@ -1,5 +1,6 @@
 #include "ops/prepared.h"
 
+#include <algorithm>
 #include <string>
 
 #include "ops/tensor_span.h"
@@ -14,6 +15,16 @@ std::string Payload::describe() const {
 }
 
 Payload payload_of(const at::Tensor& tensor, const char* reduce_op) { return {tensor.scalar_type(), tensor.numel(), reduce_op}; }
+
+// What malloc has kept it gives again without page faults, which would take most of the time of a large operation.
+std::size_t share_of(std::size_t part, int ranks, std::size_t scratch, const Settings& settings) {
+  constexpr std::size_t kMuch = 16 << 20;       // does not stay in the cache; from 32 MiB on malloc never keeps it
+  constexpr std::size_t kLeast = 256 << 10;     // less takes longer than page faults do
+  constexpr std::size_t kMostAtOnce = 8 << 20;  // of all ranks
+  const auto parts = static_cast<std::size_t>(ranks);
+  const std::size_t share = std::max(settings.segment_bytes / parts, kLeast);
+  return scratch >= kMuch && part > share && share * parts <= kMostAtOnce ? share : 0;
+}
 
 void check_root(const Call& call, std::int64_t root, std::int64_t root_tensor) {
   if (root < 0 || root >= call.group->size) {

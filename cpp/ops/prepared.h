@@ -74,7 +74,7 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
 
 // Data that is only moved, by UCC.
 Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root, std::int64_t root_tensor);
-Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inputs);
+Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inputs, const Settings& settings);
 Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input);
 Prepared prepare_barrier();
 
@@ -90,6 +90,9 @@ Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tenso
 
 // For the above.
 Payload payload_of(const at::Tensor& tensor, const char* reduce_op = nullptr);
+// How much of each rank's part, of `part` bytes, goes in one piece, if it is better cut than moved with `scratch` bytes of memory
+// that is there for this operation only; else 0. The same on all ranks, so it may not depend on how tensors lie in memory.
+std::size_t share_of(std::size_t part, int ranks, std::size_t scratch, const Settings& settings);
 void check_root(const Call& call, std::int64_t root, std::int64_t root_tensor = 0);
 void check_same_type(const Call& call, const at::Tensor& output, const at::Tensor& input);
 // Calls `body(to, from)` for every step of an exchange of all with all: in each, every rank sends to one and receives from one.

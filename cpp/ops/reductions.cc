@@ -165,24 +165,6 @@ Pieces pieces_of(const at::Tensor& buffer, const Settings& settings) {
   return pieces;
 }
 
-// Of a reduce_scatter whose result is `output`, of one size on every rank. UCC's ring takes three times that as scratch memory.
-// As long as malloc keeps it for the next time, one piece is fastest; what is larger goes back to the kernel, and most of the
-// time into page faults. A piece has its share of every rank's part, packed.
-Pieces pieces_of_parts(const at::Tensor& output, int ranks, const Settings& settings) {
-  constexpr std::size_t kMostKept = 32 << 20;    // glibc's largest mmap threshold
-  constexpr std::size_t kLeastPart = 256 << 10;  // less takes longer than page faults do
-  constexpr std::size_t kMostPacked = 8 << 20;
-  Pieces pieces;
-  pieces.total = static_cast<std::size_t>(output.numel());
-  pieces.parts = static_cast<std::size_t>(ranks);
-  pieces.element_size = static_cast<std::size_t>(output.element_size());
-  const std::size_t part = std::max(settings.segment_bytes / pieces.parts, kLeastPart);
-  if (3 * bytes_of(output) > kMostKept && bytes_of(output) > part && part * pieces.parts <= kMostPacked) {
-    pieces.count = part / pieces.element_size;
-  }
-  return pieces;
-}
-
 // Brings what was reduced in `buffer` to `tensor`, which may be the same.
 std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer, const ReduceRule& rule, int divisor) {
   const bool in_place = buffer.is_same(tensor);
@@ -197,28 +179,63 @@ std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer,
   };
 }
 
+// Where the reduced part can be received: the output itself if it is of the right type and not part of what is sent.
+at::Tensor landing_of(const at::Tensor& output, const Tensors& sources, const ReduceRule& rule) {
+  const c10::InferenceMode below_autograd(true);
+  const bool direct = is_reducible(output, rule) && std::none_of(sources.begin(), sources.end(), [&](const at::Tensor& source) {
+                        return shares_memory(output, source);
+                      });
+  return direct ? output : at::empty({output.numel()}, output.options().dtype(rule.compute));
+}
+
+bool are_even(const std::vector<std::uint64_t>& counts) {
+  return std::all_of(counts.begin(), counts.end(), [&](std::uint64_t count) { return count == counts.front(); });
+}
+
 // `all` holds the ranks' parts one after the other, `counts` elements each; this rank's result goes to `output`.
 void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& output, const at::Tensor& all,
-                     std::vector<std::uint64_t> counts, const ReduceRule& rule, const Settings& settings) {
-  const c10::InferenceMode below_autograd(true);
-  const bool direct = is_reducible(output, rule) && !shares_memory(output, all);
-  const at::Tensor mine = direct ? output : at::empty({output.numel()}, output.options().dtype(rule.compute));
+                     std::vector<std::uint64_t> counts, const ReduceRule& rule) {
+  const at::Tensor mine = landing_of(output, {all}, rule);
   const auto total = static_cast<std::size_t>(all.numel());
-  const bool even = std::all_of(counts.begin(), counts.end(), [&](std::uint64_t count) { return count == counts.front(); });
+  const bool even = are_even(counts);
   prepared.path = Path::collective;
   prepared.counts = std::move(counts);
   prepared.args = even ? reduce_scatter_args(source_of(all), data_of(mine), prepared.counts.front(), call.group->size,
                                              rule.datatype, rule.op, memory_of(all))
                        : reduce_scatterv_args(source_of(all), total, data_of(mine), prepared.counts.data(), rule.datatype,
                                               rule.op, memory_of(all));
-  if (even && all.is_cpu()) {
-    prepared.pieces = pieces_of_parts(mine, call.group->size, settings);
-  } else {
-    prepared.pieces.total = total;
-    prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
-  }
+  prepared.pieces.total = total;
+  prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
   prepared.buffers = {all, mine, output};
   prepared.store = stored(output, mine, rule, call.group->size);
+}
+
+// The same of parts of one size, wherever they lie, in pieces that have `share` bytes of each.
+void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::Tensor& output, const Tensors& parts,
+                               std::size_t share, const ReduceRule& rule) {
+  const at::Tensor mine = landing_of(output, parts, rule);
+  const auto count = static_cast<std::size_t>(mine.numel());
+  prepared.path = Path::collective;
+  prepared.args = reduce_scatter_args(source_of(parts.front()), data_of(mine), count, call.group->size, rule.datatype, rule.op,
+                                      memory_of(mine));
+  prepared.pieces.total = count;
+  prepared.pieces.element_size = static_cast<std::size_t>(mine.element_size());
+  prepared.pieces.count = share / prepared.pieces.element_size;
+  for (const at::Tensor& part : parts) {
+    prepared.pieces.sources.push_back(source_of(part));
+  }
+  prepared.buffers = parts;
+  prepared.buffers.insert(prepared.buffers.end(), {mine, output});
+  prepared.store = stored(output, mine, rule, call.group->size);
+}
+
+// UCC's ring takes three times a part as scratch memory.
+std::size_t share_to_scatter(const at::Tensor& output, const Call& call, const ReduceRule& rule, const Settings& settings) {
+  if (memory_of(output) != UCC_MEMORY_TYPE_HOST) {
+    return 0;
+  }
+  const std::size_t part = static_cast<std::size_t>(output.numel()) * c10::elementSize(rule.compute);
+  return share_of(part, call.group->size, 3 * part, settings);
 }
 
 }  // namespace
@@ -290,8 +307,14 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
   if (input.numel() == 0) {
     return prepared;
   }
+  const at::Tensor all = staged(prepared, call, input, op, rule);
+  if (const std::size_t share = share_to_scatter(output, call, rule, settings)) {
+    const c10::InferenceMode below_autograd(true);
+    scatter_reduced_in_pieces(prepared, call, output, all.view({-1}).split(output.numel()), share, rule);
+    return prepared;
+  }
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(call.group->size), static_cast<std::uint64_t>(output.numel()));
-  scatter_reduced(prepared, call, output, staged(prepared, call, input, op, rule), std::move(counts), rule, settings);
+  scatter_reduced(prepared, call, output, all, std::move(counts), rule);
   return prepared;
 }
 
@@ -322,7 +345,16 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
   if (total == 0) {
     return prepared;
   }
-  scatter_reduced(prepared, call, output, staged_together(prepared, call, parts, op, rule), std::move(counts), rule, settings);
+  if (const std::size_t share = are_even(counts) ? share_to_scatter(output, call, rule, settings) : 0) {
+    const c10::InferenceMode below_autograd(true);
+    const bool as_they_lie =
+        std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return is_reducible(part, rule); });
+    scatter_reduced_in_pieces(prepared, call, output,
+                              as_they_lie ? parts : staged_together(prepared, call, parts, op, rule).split(output.numel()), share,
+                              rule);
+    return prepared;
+  }
+  scatter_reduced(prepared, call, output, staged_together(prepared, call, parts, op, rule), std::move(counts), rule);
   return prepared;
 }
 

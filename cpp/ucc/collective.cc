@@ -25,7 +25,7 @@ void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t first) 
 }  // namespace
 
 Collective::Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces)
-    : team_(std::move(team)), args_(args), pieces_(pieces), total_(count_pieces(pieces)) {}
+    : team_(std::move(team)), args_(args), pieces_(std::move(pieces)), total_(count_pieces(pieces_)) {}
 
 Status Collective::start(LoopToken& token) {
   if (team_->handle(token) == nullptr) {
@@ -59,9 +59,14 @@ Status Collective::post_next(LoopToken& token) {
     const std::size_t first = posted_ * pieces_.count;
     cut(args.src.info, pieces_, first);
     cut(args.dst.info, pieces_, first);
-    if (pieces_.parts > 1) {
-      args.src.info.buffer = packed(first, args.src.info.count);
-      args.src.info.count *= pieces_.parts;
+    if (!pieces_.sources.empty()) {
+      pack(posted_);
+      args.src.info.buffer = room_for(posted_);
+      args.src.info.count *= pieces_.sources.size();
+    }
+    if (!pieces_.destinations.empty()) {
+      args.dst.info.buffer = room_for(posted_);
+      args.dst.info.count *= pieces_.destinations.size();
     }
   }
   const ErrorLog::Scope listening;
@@ -78,19 +83,32 @@ Status Collective::post_next(LoopToken& token) {
   return {};
 }
 
-// One after the other what a piece has of each part of the source. The piece that was here before has ended.
-void* Collective::packed(std::size_t first, std::size_t count) {
-  const std::size_t piece = pieces_.parts * pieces_.count * pieces_.element_size;
-  if (sources_ == nullptr) {
-    sources_ = std::make_unique_for_overwrite<char[]>(piece * pieces_.window);
+// The piece that was there before has ended.
+char* Collective::room_for(std::size_t piece) {
+  const std::size_t parts = std::max(pieces_.sources.size(), pieces_.destinations.size());
+  const std::size_t bytes = parts * pieces_.count * pieces_.element_size;
+  if (shares_ == nullptr) {
+    shares_ = std::make_unique_for_overwrite<char[]>(bytes * pieces_.window);
   }
-  char* const begin = sources_.get() + posted_ % pieces_.window * piece;
-  const std::size_t bytes = count * pieces_.element_size;
-  for (std::size_t part = 0; part < pieces_.parts; ++part) {
-    const std::size_t at = (part * pieces_.total + first) * pieces_.element_size;
-    std::memcpy(begin + part * bytes, static_cast<const char*>(args_.src.info.buffer) + at, bytes);
+  return shares_.get() + piece % pieces_.window * bytes;
+}
+
+void Collective::pack(std::size_t piece) {
+  const std::size_t bytes = length_of(piece) * pieces_.element_size;
+  char* share = room_for(piece);
+  for (const void* part : pieces_.sources) {
+    std::memcpy(share, static_cast<const char*>(part) + piece * pieces_.count * pieces_.element_size, bytes);
+    share += bytes;
   }
-  return begin;
+}
+
+void Collective::unpack(std::size_t piece) {
+  const std::size_t bytes = length_of(piece) * pieces_.element_size;
+  const char* share = room_for(piece);
+  for (void* part : pieces_.destinations) {
+    std::memcpy(static_cast<char*>(part) + piece * pieces_.count * pieces_.element_size, share, bytes);
+    share += bytes;
+  }
 }
 
 Op::State Collective::poll(LoopToken& token) {
@@ -108,6 +126,9 @@ Op::State Collective::poll(LoopToken& token) {
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }
     ucc_collective_finalize(std::exchange(request, nullptr));
+    if (!pieces_.destinations.empty()) {
+      unpack(ended_);
+    }
     ++ended_;
   }
   post_pieces(token);
@@ -130,8 +151,9 @@ Status Collective::doubt() const {
 // A gigabyte a second, which a slow network does not reach: those who wait then sleep between polls, in short pauses.
 microseconds Collective::patience() const {
   constexpr std::size_t kBytesPerMicrosecond = 1000;
-  const std::size_t elements = pieces_.count == 0 ? pieces_.total : pieces_.count;
-  return microseconds(pieces_.parts * elements * pieces_.element_size / kBytesPerMicrosecond);
+  const std::size_t parts = std::max<std::size_t>({1, pieces_.sources.size(), pieces_.destinations.size()});
+  const std::size_t elements = pieces_.count == 0 ? pieces_.total : parts * pieces_.count;
+  return microseconds(elements * pieces_.element_size / kBytesPerMicrosecond);
 }
 
 }  // namespace torch_ucc

@@ -3,10 +3,12 @@
 
 #include <ucc/api/ucc.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "progress/op.h"
@@ -17,11 +19,15 @@ namespace torch_ucc {
 // How much is moved, and how to cut it: an operation whose buffers are worked on element by element can go in pieces. The same
 // on every rank, or the pieces do not match.
 struct Pieces {
-  std::size_t total = 0;         // elements in all, of each part
-  std::size_t parts = 1;         // of the source, one after the other: 1, or one a rank, of each of which a piece has its share
-  std::size_t count = 0;         // elements of a piece, of each part; 0: in one piece
+  std::size_t total = 0;         // elements in all
+  std::size_t count = 0;         // elements of a piece; 0: in one piece
   std::size_t element_size = 1;  // bytes
   unsigned window = 1;           // pieces in flight, 1..kMaxWindow
+
+  // The parts of all ranks, `total` elements each, wherever they lie, if a piece has its share of each part: of what is sent, or
+  // of what is received. UCC is given memory of ours then, where the shares lie one after the other.
+  std::vector<const void*> sources{};
+  std::vector<void*> destinations{};
 
   static constexpr unsigned kMaxWindow = 8;
 };
@@ -43,7 +49,10 @@ class Collective : public Op {
  private:
   void post_pieces(LoopToken& token);
   Status post_next(LoopToken& token);
-  void* packed(std::size_t first, std::size_t count);
+  std::size_t length_of(std::size_t piece) const { return std::min(pieces_.count, pieces_.total - piece * pieces_.count); }
+  char* room_for(std::size_t piece);
+  void pack(std::size_t piece);
+  void unpack(std::size_t piece);
   bool all_posted() const { return posted_ == total_; }
 
   const std::shared_ptr<UccTeam> team_;
@@ -56,7 +65,7 @@ class Collective : public Op {
   std::uint64_t errors_before_ = 0;  // in UCC's log
   bool doubtful_ = false;
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
-  std::unique_ptr<char[]> sources_;                            // where a piece has several parts: piece i's at i % window
+  std::unique_ptr<char[]> shares_;                             // of the parts, piece i's at i % window
   Status status_;
 };
 

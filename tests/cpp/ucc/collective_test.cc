@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <numeric>
@@ -178,28 +179,63 @@ TEST_F(CollectiveTest, OfASideThatIsNotThereThereAreNoPieces) {
   }
 }
 
-TEST_F(CollectiveTest, APieceHasItsShareOfEveryPartOfTheSource) {
-  std::vector<float> source(3 * kElements);  // of three ranks
-  std::iota(source.begin(), source.end(), 0.0F);
+// Three ranks' parts, which need not lie together.
+struct Parts {
+  std::array<std::array<float, kElements>, 3> all{};
+
+  Parts() {
+    for (std::size_t part = 0; part < all.size(); ++part) {
+      std::iota(all[part].begin(), all[part].end(), static_cast<float>(10 * part));
+    }
+  }
+};
+
+TEST_F(CollectiveTest, APieceIsSentOfTheSharesOfAllParts) {
+  const Parts parts;
   Pieces pieces = kOfFour;
-  pieces.parts = 3;
-  Probe op(team_, args(source.data(), &destination_), pieces);
+  for (const auto& part : parts.all) {
+    pieces.sources.push_back(part.data());
+  }
+  Probe op(team_, args(&source_, &destination_), pieces);
   ASSERT_TRUE(start(op).ok());
   const auto expect_piece = [](std::size_t piece, const std::vector<float>& expected) {
     const ucc_coll_buffer_info_t& side = ucc.initialised.at(piece).src.info;
     const auto* begin = static_cast<const float*>(side.buffer);
     EXPECT_EQ(std::vector<float>(begin, begin + side.count), expected);
   };
-  for (int turn = 0; turn < 2; ++turn) {  // also when UCC had time to look
-    expect_piece(0, {0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23});
-    expect_piece(1, {4, 5, 6, 7, 14, 15, 16, 17, 24, 25, 26, 27});
-    EXPECT_EQ(poll(op), in_flight);
-  }
+  expect_piece(0, {0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23});
+  expect_piece(1, {4, 5, 6, 7, 14, 15, 16, 17, 24, 25, 26, 27});
   ucc.end(0);
   EXPECT_EQ(poll(op), advanced);
-  expect_piece(1, {4, 5, 6, 7, 14, 15, 16, 17, 24, 25, 26, 27});
+  expect_piece(1, {4, 5, 6, 7, 14, 15, 16, 17, 24, 25, 26, 27});  // it is still on its way
   expect_piece(2, {8, 9, 18, 19, 28, 29});
   expect_side(ucc.initialised[2].dst.info, &destination_, 8, 2);
+}
+
+TEST_F(CollectiveTest, APieceThatCameIsSharedOutToAllParts) {
+  const Parts expected;
+  Parts parts;
+  Pieces pieces = kOfFour;
+  for (auto& part : parts.all) {
+    part.fill(-1);
+    pieces.destinations.push_back(part.data());
+  }
+  Probe op(team_, args(&source_, &destination_), pieces);
+  ASSERT_TRUE(start(op).ok());
+  for (std::size_t piece = 0; piece < 3; ++piece) {
+    expect_side(ucc.initialised.at(piece).src.info, &source_, 4 * piece, piece == 2 ? 2 : 4);
+    const ucc_coll_buffer_info_t& side = ucc.initialised.at(piece).dst.info;
+    const std::size_t share = piece == 2 ? 2 : 4;
+    ASSERT_EQ(side.count, 3 * share);
+    for (std::size_t i = 0; i < side.count; ++i) {
+      static_cast<float*>(side.buffer)[i] = static_cast<float>(10 * (i / share) + 4 * piece + i % share);
+    }
+    EXPECT_EQ(parts.all[0][4 * piece], -1);
+    ucc.end(piece);
+    EXPECT_EQ(poll(op), piece == 2 ? ended : advanced);
+    EXPECT_EQ(parts.all[2][4 * piece], expected.all[2][4 * piece]);
+  }
+  EXPECT_EQ(parts.all, expected.all);
 }
 
 TEST_F(CollectiveTest, AFewPiecesAreInFlightAtATime) {

@@ -1,4 +1,4 @@
-"""reduce_scatter of so much that it goes in pieces, each of which has its share of every rank's part."""
+"""So much that it goes in pieces, each of which has its share of every rank's part."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def reduced(dtype: torch.dtype, op: dist.ReduceOp.RedOpType, index: int, numel: 
     return whole / dist.get_world_size() if op == dist.ReduceOp.AVG else whole
 
 
+def every_second(values: torch.Tensor) -> torch.Tensor:
+    """The same, but not one after the other in memory."""
+    return torch.stack([values, values], 1)[:, 0]
+
+
 def scattered() -> list[str]:
     """What was wrong."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -41,6 +46,8 @@ def scattered() -> list[str]:
     for (dtype, op), form in itertools.product(REDUCTIONS, ("tensor", "in place", "list")):
         numel = BYTES // dtype.itemsize + SHORT
         inputs = [part(dtype, rank, index, numel) for index in range(ranks)]
+        if form == "list" and rank == 0:
+            inputs[1] = every_second(inputs[1])
         together = torch.cat(inputs)
         output = torch.zeros(numel, dtype=dtype)
         if form == "list":
@@ -54,6 +61,28 @@ def scattered() -> list[str]:
         others = [index for index in range(ranks) if index != rank or form != "in place"]
         if any(not torch.equal(together[i * numel : (i + 1) * numel], inputs[i]) for i in others):
             wrong.append(f"{dtype} {op} {form}: the input was changed")
+    return wrong
+
+
+def gathered() -> list[str]:
+    """What was wrong: whatever a rank's own tensors look like, the others notice nothing of it."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    wrong = []
+    for dtype, form in itertools.product(
+        (torch.float32, torch.uint8, torch.complex128), ("apart", "in place", "in another's place", "strided")
+    ):
+        numel = 3 * BYTES // ranks // dtype.itemsize + SHORT
+        mine = part(dtype, rank, 0, numel)
+        outputs = [torch.zeros(numel, dtype=dtype) for _ in range(ranks)]
+        if form == "in place":
+            mine = outputs[rank].copy_(mine)
+        elif form == "in another's place" and rank == 1:
+            mine = outputs[0].copy_(mine)
+        elif form == "strided" and rank == 0:
+            outputs[1] = every_second(outputs[1])
+        dist.all_gather(outputs, mine)
+        if not all(torch.equal(outputs[i], part(dtype, i, 0, numel)) for i in range(ranks)):
+            wrong.append(f"{dtype} {form}")
     return wrong
 
 
@@ -84,6 +113,7 @@ def several_at_once() -> list[int]:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_what_goes_in_pieces_is_whole_in_the_end(ranks: int) -> None:
     assert run_ranks(scattered, ranks) == [[]] * ranks
+    assert run_ranks(gathered, ranks) == [[]] * ranks
 
 
 def test_pieces_of_several_do_not_mix() -> None:
