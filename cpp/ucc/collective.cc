@@ -151,7 +151,7 @@ Status Collective::doubt() const {
 // A gigabyte a second, which a slow network does not reach: those who wait then sleep between polls, in short pauses.
 microseconds Collective::patience() const {
   constexpr std::size_t kBytesPerMicrosecond = 1000;
-  const std::size_t parts = std::max<std::size_t>({1, pieces_.sources.size(), pieces_.destinations.size()});
+  const auto parts = std::max<std::size_t>({1, pieces_.sources.size(), pieces_.destinations.size()});
   const std::size_t elements = pieces_.count == 0 ? pieces_.total : parts * pieces_.count;
   return microseconds(elements * pieces_.element_size / kBytesPerMicrosecond);
 }
