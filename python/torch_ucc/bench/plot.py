@@ -59,8 +59,20 @@ def _figure(samples: Samples, peers: Sequence[str], title: str) -> Any:
         _panel(axis, samples, peers, ranks, op)
     for axis in axes[len(panels) :]:
         axis.axis("off")
-    axes[0].legend(frameon=False, fontsize=8)
+    _name_lines(axes)
     return figure
+
+
+def _name_lines(axes: Any) -> None:
+    """Each in the first panel that has it."""
+    named: set[str] = set()
+    for axis in axes:
+        new = {label: line for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        for label in named & new.keys():
+            del new[label]
+        if new:
+            axis.legend(new.values(), new.keys(), frameon=False, fontsize=8)
+            named |= new.keys()
 
 
 def _panel(axis: Any, samples: Samples, peers: Sequence[str], ranks: int, op: str) -> None:

@@ -193,6 +193,15 @@ class TestPlot:
         assert "<svg" in page and "2 cores &lt;of&gt; this" in page
         assert not re.search(r"(src|href)=\"http", page)
 
+    def test_who_is_only_in_a_later_panel_is_named_too(self, tmp_path: Path) -> None:
+        path = tmp_path / "figures.svg"
+        run = Samples(
+            [*samples(2, SMALL, ucc=[4e-6]), *samples(2, Case("ping_pong", 4), ucc=[4e-6], ucxx=[2e-6])]
+        )
+        plot.draw(run, ["ucc", "ucxx"], "2 cores", path)
+        page = path.read_text()
+        assert [page.count(f"<!-- {name} -->") for name in ("ucc", "ucxx")] == [1, 1]
+
     def test_a_picture(self, tmp_path: Path) -> None:
         path = tmp_path / "figures.png"
         plot.draw(self.RUN, ["ucc", "gloo"], "2 cores", path)
