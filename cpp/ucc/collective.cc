@@ -131,6 +131,9 @@ Op::State Collective::poll(LoopToken& token) {
     }
     ++ended_;
   }
+  if (ended_ == total_) {
+    shares_.reset();  // whoever keeps the Work keeps no more than that
+  }
   post_pieces(token);
   if (!status_.ok() || ended_ == total_) {
     doubtful_ = ErrorLog::count() != errors_before_;
