@@ -99,7 +99,7 @@ class Config:
     segment_bytes: int = _setting(
         1 << 20,
         size,
-        "Pieces of this many bytes make up a larger all_reduce or reduce, and a reduce_scatter or list of all_gather from 16 MB on.",
+        "Large reductions, and lists that are gathered, go in pieces of about this many bytes.",
         agreed=True,
     )
     segment_window: int = _setting(
