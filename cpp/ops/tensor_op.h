@@ -73,8 +73,8 @@ inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared prepared, const st
                                           const std::shared_ptr<Channel>& channel) {
   if (prepared.path == Path::collective) {
     const ucc_coll_args_t args = prepared.args;
-    const Pieces pieces = prepared.pieces;
-    return std::make_shared<TensorOp<Collective>>(std::move(call), std::move(prepared), team, args, pieces);
+    Pieces pieces = std::move(prepared.pieces);
+    return std::make_shared<TensorOp<Collective>>(std::move(call), std::move(prepared), team, args, std::move(pieces));
   }
   if (prepared.path == Path::nothing) {
     return std::make_shared<TensorOp<Local>>(std::move(call), std::move(prepared), team);

@@ -1,6 +1,5 @@
 #include "ucc/collective.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -14,11 +13,11 @@ std::size_t count_pieces(const Pieces& pieces) {
   return pieces.count == 0 ? 1 : (pieces.total + pieces.count - 1) / pieces.count;
 }
 
-// The part of a buffer that starts at element `first`; a side that an operation does not use stays as it is.
-void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t first) {
+// The part of a buffer that is this piece's; a side that an operation does not use stays as it is.
+void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t piece) {
   if (side.buffer != nullptr) {
-    side.buffer = static_cast<char*>(side.buffer) + first * pieces.element_size;
-    side.count = std::min(pieces.count, pieces.total - first);
+    side.buffer = static_cast<char*>(side.buffer) + pieces.offset_of(piece);
+    side.count = pieces.length_of(piece);
   }
 }
 
@@ -56,9 +55,8 @@ void Collective::post_pieces(LoopToken& token) {
 Status Collective::post_next(LoopToken& token) {
   ucc_coll_args_t args = args_;
   if (pieces_.count != 0) {
-    const std::size_t first = posted_ * pieces_.count;
-    cut(args.src.info, pieces_, first);
-    cut(args.dst.info, pieces_, first);
+    cut(args.src.info, pieces_, posted_);
+    cut(args.dst.info, pieces_, posted_);
     if (!pieces_.sources.empty()) {
       pack(posted_);
       args.src.info.buffer = room_for(posted_);
@@ -85,8 +83,7 @@ Status Collective::post_next(LoopToken& token) {
 
 // The piece that was there before has ended.
 char* Collective::room_for(std::size_t piece) {
-  const std::size_t parts = std::max(pieces_.sources.size(), pieces_.destinations.size());
-  const std::size_t bytes = parts * pieces_.count * pieces_.element_size;
+  const std::size_t bytes = pieces_.bytes_of_piece();
   if (shares_ == nullptr) {
     shares_ = std::make_unique_for_overwrite<char[]>(bytes * pieces_.window);
   }
@@ -94,19 +91,19 @@ char* Collective::room_for(std::size_t piece) {
 }
 
 void Collective::pack(std::size_t piece) {
-  const std::size_t bytes = length_of(piece) * pieces_.element_size;
+  const std::size_t bytes = pieces_.length_of(piece) * pieces_.element_size;
   char* share = room_for(piece);
   for (const void* part : pieces_.sources) {
-    std::memcpy(share, static_cast<const char*>(part) + piece * pieces_.count * pieces_.element_size, bytes);
+    std::memcpy(share, static_cast<const char*>(part) + pieces_.offset_of(piece), bytes);
     share += bytes;
   }
 }
 
 void Collective::unpack(std::size_t piece) {
-  const std::size_t bytes = length_of(piece) * pieces_.element_size;
+  const std::size_t bytes = pieces_.length_of(piece) * pieces_.element_size;
   const char* share = room_for(piece);
   for (void* part : pieces_.destinations) {
-    std::memcpy(static_cast<char*>(part) + piece * pieces_.count * pieces_.element_size, share, bytes);
+    std::memcpy(static_cast<char*>(part) + pieces_.offset_of(piece), share, bytes);
     share += bytes;
   }
 }
@@ -154,9 +151,7 @@ Status Collective::doubt() const {
 // A gigabyte a second, which a slow network does not reach: those who wait then sleep between polls, in short pauses.
 microseconds Collective::patience() const {
   constexpr std::size_t kBytesPerMicrosecond = 1000;
-  const auto parts = std::max<std::size_t>({1, pieces_.sources.size(), pieces_.destinations.size()});
-  const std::size_t elements = pieces_.count == 0 ? pieces_.total : parts * pieces_.count;
-  return microseconds(elements * pieces_.element_size / kBytesPerMicrosecond);
+  return microseconds(pieces_.bytes_of_piece() / kBytesPerMicrosecond);
 }
 
 }  // namespace torch_ucc

@@ -30,6 +30,15 @@ struct Pieces {
   std::vector<void*> destinations{};
 
   static constexpr unsigned kMaxWindow = 8;
+
+  // Elements of a piece, and the bytes before it.
+  std::size_t length_of(std::size_t piece) const { return std::min(count, total - piece * count); }
+  std::size_t offset_of(std::size_t piece) const { return piece * count * element_size; }
+  // The most bytes that a piece moves.
+  std::size_t bytes_of_piece() const {
+    const std::size_t parts = std::max<std::size_t>({1, sources.size(), destinations.size()});
+    return element_size * (count == 0 ? total : parts * count);
+  }
 };
 
 // The buffers behind `args` must live until the operation ended; a request that never ends is leaked.
@@ -49,7 +58,6 @@ class Collective : public Op {
  private:
   void post_pieces(LoopToken& token);
   Status post_next(LoopToken& token);
-  std::size_t length_of(std::size_t piece) const { return std::min(pieces_.count, pieces_.total - piece * pieces_.count); }
   char* room_for(std::size_t piece);
   void pack(std::size_t piece);
   void unpack(std::size_t piece);
