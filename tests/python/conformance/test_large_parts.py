@@ -7,6 +7,8 @@ import itertools
 import pytest
 import torch
 import torch.distributed as dist
+from layouts import strided
+from reference import exactly, sample
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -34,11 +36,6 @@ def reduced(dtype: torch.dtype, op: dist.ReduceOp.RedOpType, index: int, numel: 
     return whole / dist.get_world_size() if op == dist.ReduceOp.AVG else whole
 
 
-def every_second(values: torch.Tensor) -> torch.Tensor:
-    """The same, but not one after the other in memory."""
-    return torch.stack([values, values], 1)[:, 0]
-
-
 def scattered() -> list[str]:
     """What was wrong."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -47,7 +44,7 @@ def scattered() -> list[str]:
         numel = BYTES // dtype.itemsize + SHORT
         inputs = [part(dtype, rank, index, numel) for index in range(ranks)]
         if form == "list" and rank == 0:
-            inputs[1] = every_second(inputs[1])
+            inputs[1] = strided(inputs[1])
         together = torch.cat(inputs)
         output = torch.zeros(numel, dtype=dtype)
         if form == "list":
@@ -72,17 +69,18 @@ def gathered() -> list[str]:
         (torch.float32, torch.uint8, torch.complex128), ("apart", "in place", "in another's place", "strided")
     ):
         numel = 3 * BYTES // ranks // dtype.itemsize + SHORT
-        mine = part(dtype, rank, 0, numel)
+        mine = sample(dtype, rank, 0, numel)
         outputs = [torch.zeros(numel, dtype=dtype) for _ in range(ranks)]
         if form == "in place":
             mine = outputs[rank].copy_(mine)
         elif form == "in another's place" and rank == 1:
             mine = outputs[0].copy_(mine)
         elif form == "strided" and rank == 0:
-            outputs[1] = every_second(outputs[1])
+            outputs[1] = strided(outputs[1])
         dist.all_gather(outputs, mine)
-        if not all(torch.equal(outputs[i], part(dtype, i, 0, numel)) for i in range(ranks)):
-            wrong.append(f"{dtype} {form}")
+        for sender, output in enumerate(outputs):
+            if error := exactly(sample(dtype, sender, 0, numel)).wrong(output):
+                wrong.append(f"{dtype} {form} from {sender}: {error}")
     return wrong
 
 
