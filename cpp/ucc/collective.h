@@ -36,7 +36,7 @@ struct Pieces {
   std::size_t offset_of(std::size_t piece) const { return piece * count * element_size; }
   // The most bytes that a piece moves.
   std::size_t bytes_of_piece() const {
-    const std::size_t parts = std::max<std::size_t>({1, sources.size(), destinations.size()});
+    const auto parts = std::max<std::size_t>({1, sources.size(), destinations.size()});
     return element_size * (count == 0 ? total : parts * count);
   }
 };
