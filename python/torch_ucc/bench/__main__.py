@@ -71,7 +71,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="draw the times there: FILE.png, FILE.svg or a page, FILE.html",
     )
     add("--json", type=Path, metavar="FILE", help="write everything there")
-    add("--list-foreign-peers", action="store_true", help="only print which environments this run needs")
+    add(
+        "--list-made-peers",
+        action="store_true",
+        help="only print which peers ci/bench has to make for this run",
+    )
     args = parser.parse_args(arguments)
     able = [name for name, peer in PEERS.items() if args.hosts == 1 or peer.spans_hosts]
     asked = [name for name in able if args.report or not PEERS[name].on_request]
@@ -101,8 +105,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
-    if args.list_foreign_peers:
-        print(*(name for name in args.peers if not PEERS[name].is_torch))
+    if args.list_made_peers:
+        print(*(name for name in args.peers if PEERS[name].is_made))
         return 0
     cores = machine.keep_to_cores(args.cores)
     about = machine.describe(cores)
@@ -188,7 +192,7 @@ def occasion_arguments(name: str, args: argparse.Namespace) -> list[str]:
 def exit_status(failed: bool, strict: bool, verdicts: set[targets.Verdict]) -> int:
     if failed or (strict and targets.Verdict.ABSENT in verdicts):
         return 1
-    if strict and targets.Verdict.MISSED in verdicts:
+    if strict and verdicts & {targets.Verdict.MISSED, targets.Verdict.BELOW_FLOOR}:
         return 2
     return 3 if strict and targets.Verdict.NOISY in verdicts else 0
 

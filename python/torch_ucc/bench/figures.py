@@ -43,8 +43,15 @@ def figure(values: Sequence[float]) -> Figure:
     return Figure(statistics.median(ordered), ordered[skip], ordered[len(ordered) - 1 - skip])
 
 
+FLOOR = "floor"
+
+
 class Samples:
-    """All samples of a run, looked up by peer, ranks and case."""
+    """All samples of a run, looked up by peer, ranks and case.
+
+    FLOOR is one more peer: what UCC or UCX alone and torch's dispatch take together, turn by turn. It is what
+    there is to reach for a backend that uses these libraries op by op.
+    """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.all = list(samples)
@@ -52,6 +59,15 @@ class Samples:
         for sample in samples:
             of_cell = self._by_key.setdefault((sample.peer, sample.ranks, sample.case), {})
             of_cell[sample.repetition] = sample.seconds
+        for (peer, ranks, case), alone in list(self._by_key.items()):
+            if peer == "alone" and (dispatch := self._dispatch(ranks, case.op)):
+                both = sorted(alone.keys() & dispatch.keys())
+                self._by_key[FLOOR, ranks, case] = {turn: alone[turn] + dispatch[turn] for turn in both}
+
+    def _dispatch(self, ranks: int, op: str) -> dict[int, float] | None:
+        """torch's `fake` at the smallest size that it was given: it copies what is larger."""
+        cases = [key[2] for key in self._by_key if key[:2] == ("fake", ranks) and key[2].op == op]
+        return self._by_key["fake", ranks, min(cases)] if cases else None
 
     def cell(self, peer: str, ranks: int, case: Case) -> Figure | None:
         values = self._by_key.get((peer, ranks, case))

@@ -19,6 +19,7 @@ class Peer:
 
     `between`: the same between hosts, if it can. `lacks`: the ops that it cannot do. `profile`: of torch_ucc,
     the one that is applied; else none is. `on_request`: measured only where it is named, or for a report.
+    `is_made`: by ci/bench, which every peer with an environment of its own is.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Peer:
     lacks: frozenset[str] = frozenset()
     profile: str = ""
     on_request: bool = False
+    is_made: bool = False
 
     @property
     def spans_hosts(self) -> bool:
@@ -40,18 +42,20 @@ PEERS = {
         Peer("ucc"),
         Peer("gloo"),
         Peer("fake", lacks=frozenset({"any_source"})),
+        # UCC and UCX in loops of C, nothing above them: what there is to reach. UCC 1.9 has no scatter.
+        Peer("alone", lacks=OF_LISTS | {"scatter"}, on_request=True, is_made=True),
         # Shared memory only; the binding of ranks to cores is left to each MPI, so that each is at its best.
-        Peer("openmpi", is_torch=False,
+        Peer("openmpi", is_torch=False, is_made=True,
              launcher=("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",
                        "--mca", "btl", "self,sm", "-n"),
              # Each host would bind its first rank to the first core, which is the same one.
              between=("mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "pml", "ob1",
                       "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "eth0", "-n"),
              lacks=OF_LISTS),
-        Peer("mpich", is_torch=False, launcher=("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"),
+        Peer("mpich", is_torch=False, is_made=True, launcher=("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"),
              lacks=OF_LISTS),
-        # UCX by itself: what there is to reach. Its environment takes a third of a gigabyte.
-        Peer("ucxx", is_torch=False, lacks=frozenset(OPS) - MESSAGES, on_request=True),
+        # UCX from Python. Its environment takes a third of a gigabyte.
+        Peer("ucxx", is_torch=False, is_made=True, lacks=frozenset(OPS) - MESSAGES, on_request=True),
     )
 }  # fmt: skip
 
@@ -94,6 +98,7 @@ def commands(
         "GLOO_SOCKET_IFNAME": place.interface,
         "OMP_NUM_THREADS": "1",  # as torchrun sets it
         "TORCH_UCC_PROFILE": peer.profile,
+        "TORCH_UCC_BENCH_PEERS": str(peers_home().absolute()),
     }
     return [([*place.at(rank, ranks), *command], {**common, "RANK": str(rank)}) for rank in range(ranks)]
 

@@ -20,6 +20,7 @@ COLOURS = {
     "openmpi": "#00798c",
     "mpich": "#edae49",
     "ucxx": "#6a4c93",
+    "alone": "#66a182",
 }
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>torch-ucc bench</title>

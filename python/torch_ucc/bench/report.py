@@ -73,14 +73,14 @@ def occasions_table(occasions: Occasions) -> str:
 
 
 def targets_table(judgements: Sequence[Judgement]) -> str:
-    rows = [["target", "wanted", "measured", "between", "gloo", "verdict"]]
+    rows = [["target", "wanted", "measured", "between", "floor", "gloo", "verdict"]]
     for item in judgements:
         show, value = item.unit.show, item.measured
         measured, between = (
             (show(value.median), f"{show(value.low)} .. {show(value.high)}") if value else ("-", "-")
         )
-        beside = show(item.beside.median) if item.beside else "-"
-        rows.append([item.name, item.wanted, measured, between, beside, item.verdict.value])
+        floor, gloo = (show(each.median) if each else "-" for each in (item.floor, item.beside))
+        rows.append([item.name, item.wanted, measured, between, floor, gloo, item.verdict.value])
     return table(rows, left=2)
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Protocol
 
 from torch_ucc.bench.cases import Case, format_size
-from torch_ucc.bench.figures import Figure, Samples, figure
+from torch_ucc.bench.figures import FLOOR, Figure, Samples, figure
 
 Occasions = dict[str, dict[str, list[float]]]  # peer -> name of a figure -> samples
 
@@ -15,6 +15,7 @@ Occasions = dict[str, dict[str, list[float]]]  # peer -> name of a figure -> sam
 class Verdict(Enum):
     MET = "met"
     MISSED = "missed"
+    BELOW_FLOOR = "missed, by the floor too"
     NOISY = "too noisy to tell"
     ABSENT = "not measured"
 
@@ -44,6 +45,13 @@ class Judgement:
     verdict: Verdict
     unit: Unit = Unit.RATIO
     beside: Figure | None = None  # gloo's
+    floor: Figure | None = None  # the same of what there is to reach: see Samples
+
+    def weighed(self, bound: float, *, at_most: bool) -> Judgement:
+        """A miss is one of another kind where the floor misses as well."""
+        if self.verdict is Verdict.MISSED and judge(self.floor, bound, at_most=at_most) is Verdict.MISSED:
+            return replace(self, verdict=Verdict.BELOW_FLOOR)
+        return self
 
 
 def judge(measured: Figure | None, bound: float, *, at_most: bool) -> Verdict:
@@ -80,7 +88,10 @@ class RatioTarget:
         sign = "<=" if self.at_most else ">="
         wanted = f"{above or '|'.join(self.above)}/{self.below} {sign} {self.bound:g}"
         verdict = judge(measured, self.bound, at_most=self.at_most)
-        return Judgement(format_case(self.ranks, self.case), wanted, measured, verdict)
+        top, bottom = (FLOOR if end == "ucc" else end for end in (above or "", self.below))
+        floor = samples.ratio(top, bottom, self.ranks, self.case)
+        found = Judgement(format_case(self.ranks, self.case), wanted, measured, verdict, floor=floor)
+        return found.weighed(self.bound, at_most=self.at_most)
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,8 @@ class EveryCellTarget:
     """The time of `above`, of several the fastest, over that of `below`, in `share` of the cells of these
     sizes and ops.
 
-    What is judged is the worst of that share.
+    What is judged is the worst of that share; if it is missed, the worst of the cells that the floor does not
+    miss as well, unless that one is right.
     """
 
     ranks: int
@@ -102,19 +114,24 @@ class EveryCellTarget:
 
     def judge(self, samples: Samples) -> Judgement:
         wanted = f"{'|'.join(self.above)}/{self.below} >= {self.bound:g} in {self.share:.0%} of the cells"
-        ratios = []
+        cells = []
         for case in dict.fromkeys(sample.case for sample in samples.all if sample.ranks == self.ranks):
             asked = self.smallest <= case.nbytes <= self.largest and (not self.ops or case.op in self.ops)
             above = samples.fastest(self.above, self.ranks, case) if asked else None
             if above and (ratio := samples.ratio(above, self.below, self.ranks, case)):
-                ratios.append((ratio, case))
-        if not ratios:
+                verdict = judge(ratio, self.bound, at_most=False)
+                floor = samples.ratio(above, FLOOR, self.ranks, case) if self.below == "ucc" else None
+                found = Judgement(format_case(self.ranks, case), wanted, ratio, verdict, floor=floor)
+                cells.append((ratio.median, found.weighed(self.bound, at_most=False)))
+        if not cells:
             return Judgement(f"every operation, {self.ranks} ranks", wanted, None, Verdict.ABSENT)
-        ratios.sort(key=lambda pair: pair[0].median)
-        ratio, case = ratios[round((1 - self.share) * (len(ratios) - 1))]
-        return Judgement(
-            format_case(self.ranks, case), wanted, ratio, judge(ratio, self.bound, at_most=False)
-        )
+        cells.sort(key=lambda cell: cell[0])
+        counted = [cell for _, cell in cells[round((1 - self.share) * (len(cells) - 1)) :]]
+        worst = counted[0]
+        if worst.verdict is Verdict.BELOW_FLOOR:
+            others = (cell for cell in counted if cell.verdict not in (Verdict.BELOW_FLOOR, Verdict.MET))
+            return next(others, worst)
+        return worst
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,10 @@ class OverheadTarget:
         floor = "fake" if self.floors == 1 else f"{self.floors} fake"
         wanted = f"ucc - {floor} <= {Unit.SECONDS.show(bound)}"
         verdict = judge(measured, bound, at_most=True)
-        return Judgement(format_case(self.ranks, self.case), wanted, measured, verdict, Unit.SECONDS)
+        beyond = samples.difference(FLOOR, "fake", self.ranks, self.case, self.floors)
+        name = format_case(self.ranks, self.case)
+        found = Judgement(name, wanted, measured, verdict, Unit.SECONDS, floor=beyond)
+        return found.weighed(bound, at_most=True)
 
 
 def format_case(ranks: int, case: Case) -> str:

@@ -9,6 +9,7 @@ A figure is the median over batches of back-to-back calls, each batch counted at
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import json
 import os
@@ -16,6 +17,8 @@ import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -43,6 +46,13 @@ class Library(ABC):
     rank: int
     world: int
     real = True  # else nothing is moved
+
+    def timed(self, call: Call, count: int) -> float:
+        """Seconds per call over `count` calls."""
+        start = time.perf_counter()
+        for _ in repeat(None, count):
+            call()
+        return (time.perf_counter() - start) / count
 
     def prepare(self, op: str, nbytes: int) -> Call:
         """A call of `op` with parts of `nbytes`, run once and its result checked.
@@ -380,6 +390,147 @@ class UcxLibrary(NumpyLibrary):
     def close(self) -> None: ...
 
 
+class Collective(ctypes.Structure):
+    """As ci/lib/alone.cc has it."""
+
+    _fields_ = (
+        ("type", ctypes.c_uint64),
+        ("source", ctypes.c_void_p),
+        ("source_count", ctypes.c_uint64),
+        ("destination", ctypes.c_void_p),
+        ("destination_count", ctypes.c_uint64),
+    )
+
+
+class Message(ctypes.Structure):
+    """As ci/lib/alone.cc has it."""
+
+    _fields_ = (
+        ("peer", ctypes.c_int64),
+        ("is_sent", ctypes.c_int64),
+        ("buffer", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+    )
+
+
+@dataclass(frozen=True)
+class InC:
+    """A call that C repeats by itself."""
+
+    repeat: Callable[[int], float]  # so many times; returns the seconds
+    memory: tuple[Any, ...]  # that it works on
+
+    def __call__(self) -> None:
+        self.repeat(1)
+
+
+class AloneLibrary(TorchLibrary):
+    """UCC and UCX by themselves, told what our plan tells them, in loops of C: the floor that we stand on.
+
+    torch holds the memory. Collectives are UCC's, messages UCX's.
+    """
+
+    # ucc_coll_type_t
+    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST = 1 << 0, 1 << 2, 1 << 3, 1 << 5, 1 << 6
+    GATHER, REDUCE, REDUCE_SCATTER = 1 << 9, 1 << 11, 1 << 12
+
+    def __init__(self, library: Path) -> None:
+        super().__init__("alone", init=False)
+        core = importlib.import_module("torch_ucc._extension").core()
+        plan: Any = importlib.import_module("torch_ucc._plan")
+        told = plan.choose(core, self.store, self.rank, range(self.world), timedelta(minutes=1))
+        for prefix, options in zip(("UCX_", "UCC_"), told, strict=True):
+            os.environ.update({prefix + name: value for name, value in options})
+        self.c = ctypes.CDLL(str(library))
+        self.c.alone_collectives.restype = self.c.alone_messages.restype = ctypes.c_double
+        is_crowded = self.world > len(os.sched_getaffinity(0))
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+        self.allgather = kind(self._allgather)  # kept: C calls it
+        self.c.alone_open(self.rank, self.world, int(is_crowded), self.allgather)
+
+    def _allgather(self, own: int, nbytes: int, everyone: int) -> None:
+        parts = self.gather(ctypes.string_at(own, nbytes).hex())
+        ctypes.memmove(everyone, bytes.fromhex("".join(parts)), nbytes * self.world)
+
+    def timed(self, call: Call, count: int) -> float:
+        return call.repeat(count) / count if isinstance(call, InC) else super().timed(call, count)
+
+    def _collectives(self, kind: int, *sides: tuple[Any, Any]) -> InC:
+        """All at once, each from one tensor to another; from rank 0 or to it, where there is a root."""
+        wanted = (Collective * len(sides))(*(Collective(kind, *span(a), *span(b)) for a, b in sides))
+        return InC(partial(self.c.alone_collectives, wanted, len(sides)), sides)
+
+    def _all_reduce(self, count: int) -> Prepared:
+        data = self._own(count)
+        return self._collectives(self.ALL_REDUCE, (data, data)), [data], self.sum
+
+    def _all_reduce_async(self, count: int) -> Prepared:
+        many = [self._own(count) for _ in range(ASYNC_CALLS)]
+        return self._collectives(self.ALL_REDUCE, *zip(many, many, strict=True)), many, self.sum
+
+    def _broadcast(self, count: int) -> Prepared:
+        data = self._own(count)
+        return self._collectives(self.BROADCAST, (data, None)), [data], 1.0
+
+    def _reduce(self, count: int) -> Prepared:
+        data, is_root = self._own(count), self.rank == 0
+        call = self._collectives(self.REDUCE, (data, data if is_root else None))
+        return call, [data], self.sum if is_root else None
+
+    def _all_gather_into_tensor(self, count: int) -> Prepared:
+        return self._between(
+            self.ALL_GATHER, self._own(count), self._empty(count * self.world), float(self.world)
+        )
+
+    def _reduce_scatter_tensor(self, count: int) -> Prepared:
+        return self._between(self.REDUCE_SCATTER, self._own(count * self.world), self._empty(count), self.sum)
+
+    def _all_to_all_single(self, count: int) -> Prepared:
+        both = self._own(count * self.world), self._empty(count * self.world)
+        return self._between(self.ALL_TO_ALL, *both, float(self.world))
+
+    def _gather(self, count: int) -> Prepared:
+        if self.rank != 0:
+            return self._between(self.GATHER, self._own(count), None, None)
+        return self._between(
+            self.GATHER, self._own(count), self._empty(count * self.world), float(self.world)
+        )
+
+    def _between(self, kind: int, source: Any, destination: Any, expected: float | None) -> Prepared:
+        buffers = [side for side in (source, destination) if side is not None]
+        return self._collectives(kind, (source, destination)), buffers, expected
+
+    def _ping_pong(self, count: int, *, known: bool = True) -> Prepared:
+        return self._pair(count, at_once=False)  # UCX is not told from whom, the tag says it
+
+    def _both_ways(self, count: int) -> Prepared:
+        return self._pair(count, at_once=True)
+
+    def _pair(self, count: int, *, at_once: bool) -> Prepared:
+        data, result = self._own(count), self._empty(count)
+        if self.rank > 1:
+            return _nothing, [], None
+        other = 1 - self.rank
+        sent = Message(other, 1, data.data_ptr(), 4 * count)
+        received = Message(other, 0, result.data_ptr(), 4 * count)
+        wanted = (Message * 2)(*(sent, received)[:: 1 if self.rank == 0 else -1])
+        call = InC(partial(self.c.alone_messages, wanted, 2, int(at_once)), (data, result))
+        return call, [data, result], 2.0 - self.rank
+
+    def barrier(self) -> object:
+        return self._collectives(self.BARRIER, (None, None))()
+
+    def _barrier(self, _: int) -> Prepared:
+        return self._collectives(self.BARRIER, (None, None)), [], None
+
+    def close(self) -> None: ...
+
+
+def span(tensor: Any) -> tuple[int, int]:
+    """Where it lies and how many numbers it has."""
+    return (0, 0) if tensor is None else (tensor.data_ptr(), tensor.numel())
+
+
 def _nothing() -> None:
     """What a rank calls that has no part in a case."""
 
@@ -394,19 +545,11 @@ def check(actual: float, expected: float, op: str) -> None:
         raise RuntimeError(f"{op} gave {actual}, expected {expected}")
 
 
-def timed(call: Call, count: int) -> float:
-    """Seconds per call over `count` calls."""
-    start = time.perf_counter()
-    for _ in repeat(None, count):
-        call()
-    return (time.perf_counter() - start) / count
-
-
 def warm_up(library: Library, call: Call, batch_seconds: float) -> float:
     """Doubles the number of calls until they fill a batch; returns what one took, the same on all ranks."""
     count = 1
     while True:
-        seconds: float = max(library.gather(timed(call, count)))
+        seconds: float = max(library.gather(library.timed(call, count)))
         if count >= 4 and count * seconds >= batch_seconds:
             return seconds
         count *= 2
@@ -423,7 +566,7 @@ def measure(
     seconds = []
     for _ in range(batches):
         library.barrier()
-        seconds.append(timed(call, size))
+        seconds.append(library.timed(call, size))
     slowest = [max(of_ranks) for of_ranks in zip(*library.gather(seconds), strict=True)]
     one = statistics.median(slowest) / PER_CALL.get(op, 1)
     return {"op": op, "bytes": nbytes, "seconds": one, "calls": size * batches}
@@ -439,7 +582,7 @@ def measure_all(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", help="a torch backend, or ucxx; without it, MPI")
+    parser.add_argument("--backend", help="a torch backend, ucxx or alone; without it, MPI")
     parser.add_argument("--cases", required=True, help="op:bytes,op:bytes,...")
     parser.add_argument("--case-seconds", type=float, required=True)
     parser.add_argument("--batch-seconds", type=float, required=True)
@@ -449,6 +592,8 @@ def main() -> None:
     library: Library
     if args.backend == "ucxx":
         library = UcxLibrary(Path(args.output).parent)
+    elif args.backend == "alone":
+        library = AloneLibrary(Path(os.environ["TORCH_UCC_BENCH_PEERS"]) / "alone" / "libalone.so")
     else:
         library = TorchLibrary(args.backend) if args.backend else MpiLibrary()
     results = measure_all(library, args.cases.split(","), args.case_seconds, args.batch_seconds)

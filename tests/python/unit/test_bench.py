@@ -16,7 +16,7 @@ import pytest
 from torch_ucc.bench import driver, plot, report
 from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
-from torch_ucc.bench.figures import Sample, Samples, figure
+from torch_ucc.bench.figures import FLOOR, Sample, Samples, figure
 from torch_ucc.bench.peers import PEERS, commands, tuned
 from torch_ucc.bench.places import Between, Place
 from torch_ucc.bench.recording import PAIRS
@@ -31,6 +31,7 @@ from torch_ucc.bench.targets import (
     never_slower_tuned,
 )
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 SMALL, LARGE = Case("all_reduce", 4), Case("all_reduce", 64 << 20)
 
 
@@ -94,6 +95,19 @@ class TestFigures:
         assert ratio is not None
         assert ratio.median == 10.0
         assert Samples(some).ratio("fake", "ucc", 2, SMALL) is None
+
+    def test_the_floor_is_the_dispatch_and_what_the_libraries_take(self) -> None:
+        """torch's fake copies what is large: its time at the smallest size is the dispatch."""
+        run = Samples(
+            [
+                *samples(2, SMALL, alone=[1.0, 2.0], fake=[3.0, 4.0]),
+                *samples(2, LARGE, alone=[50.0, 60.0], fake=[70.0, 70.0]),
+                *samples(2, Case("barrier", 0), alone=[1.0]),
+            ]
+        )
+        cells = [run.cell(FLOOR, 2, case) for case in (SMALL, LARGE)]
+        assert [(cell.low, cell.high) for cell in cells if cell] == [(4.0, 6.0), (53.0, 64.0)]
+        assert run.cell(FLOOR, 2, Case("barrier", 0)) is None and run.cell(FLOOR, 4, SMALL) is None
 
 
 class TestTargets:
@@ -175,12 +189,32 @@ class TestTargets:
         assert OverheadTarget(SMALL, 0.9e-6, of_openmpi=1.5).judge(run).verdict is Verdict.MET
         assert OverheadTarget(SMALL, 0.0, floors=2).judge(run).verdict is Verdict.MET
 
+    def test_a_miss_that_the_floor_misses_too_is_told_apart(self) -> None:
+        both = {"fake": [3e-6, 3e-6], "gloo": [40e-6, 40e-6]}
+        high = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], alone=[2e-6, 2e-6], **both))
+        deep = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], alone=[0.1e-6, 0.1e-6], **both))
+        wanted = OverheadTarget(SMALL, 1.5e-6), EveryCellTarget(2, ("gloo",), 10.0)
+        assert [target.judge(high).verdict for target in wanted] == [Verdict.BELOW_FLOOR] * 2
+        assert [target.judge(deep).verdict for target in wanted] == [Verdict.MISSED] * 2
+        floor = wanted[0].judge(deep).floor
+        assert floor is not None and floor.median == pytest.approx(0.1e-6)
+        assert "missed, by the floor too" in report.targets_table([wanted[0].judge(high)])
+
+    def test_the_floor_excuses_no_other_cell(self) -> None:
+        run = [
+            *samples(2, SMALL, ucc=[6.0, 6.0], gloo=[30.0, 30.0], fake=[1.0, 1.0], alone=[5.0, 5.0]),
+            *samples(2, LARGE, ucc=[9.0, 9.0], gloo=[72.0, 72.0], fake=[1.0, 1.0], alone=[5.0, 5.0]),
+        ]
+        judged = EveryCellTarget(2, ("gloo",), 10.0).judge(Samples(run))
+        assert (judged.verdict, judged.name) == (Verdict.MISSED, "all_reduce 64 MB, 2 ranks")
+
     def test_exit_status(self) -> None:
         met, missed, noisy = {Verdict.MET}, {Verdict.MET, Verdict.MISSED, Verdict.NOISY}, {Verdict.NOISY}
         assert [exit_status(False, True, verdicts) for verdicts in (met, missed, noisy)] == [0, 2, 3]
         assert exit_status(False, True, {Verdict.MET, Verdict.ABSENT}) == 1
         assert [exit_status(False, False, verdicts) for verdicts in (met, missed, noisy)] == [0, 0, 0]
         assert exit_status(True, False, met) == 1
+        assert exit_status(False, True, {Verdict.BELOW_FLOOR}) == 2
 
 
 class TestPlot:
@@ -301,9 +335,9 @@ class TestRuns:
 
     def test_needed_environments(self, capsys: pytest.CaptureFixture[str]) -> None:
         for asked in (["--peers", "gloo,mpich,fake"], ["--idle"], [], ["--report"]):
-            assert main(["--list-foreign-peers", *asked]) == 0
+            assert main(["--list-made-peers", *asked]) == 0
         told = capsys.readouterr().out
-        assert told.splitlines() == ["mpich", "", "openmpi mpich", "openmpi mpich ucxx"]
+        assert told.splitlines() == ["mpich", "", "openmpi mpich", "alone openmpi mpich ucxx"]
 
     def test_ucx_by_itself_has_an_environment_and_no_launcher(self) -> None:
         starts = commands(PEERS["ucxx"], 2, "worker.py", [], 1, Place())
@@ -358,3 +392,21 @@ class TestRuns:
         )  # barrier has one size, and fake no any_source
         assert all(0 < sample["seconds"] < 1 for sample in data["samples"])
         assert data["failures"] == []
+
+    @pytest.mark.usefixtures("cores_given_back")
+    @pytest.mark.skipif(not (REPOSITORY / "ci").is_dir(), reason="ci/ has the loops of C")
+    def test_real_run_of_what_there_is_to_reach(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        provide = 'source ci/lib/peers.sh && provide_peer alone "$1"'
+        command = ("bash", "-euo", "pipefail", "-c", provide, "bash", sys.executable)
+        made = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+        assert made.returncode == 0, made.stdout + made.stderr
+        monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(REPOSITORY / ".deps" / "peers"))
+        able = [op for op in OPS if op not in PEERS["alone"].lacks]
+        output = tmp_path / "figures.json"
+        arguments = ["--peers", "alone", "--ranks", "2,3", "--sizes", "4,64K", "--repetitions", "1"]
+        arguments += ["--ops", ",".join(able), "--case-seconds", "0.01", "--json", str(output)]
+        assert main(arguments) == 0  # each op's result was right, or its rank had failed
+        data = json.loads(output.read_text())
+        assert (len(data["samples"]), data["failures"]) == (2 * (2 * len(able) - 1), [])
