@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch_ucc import config
 from torch_ucc.topology.cores import usable_here
-from torch_ucc.topology.user import LOOPBACK, WITHOUT_CMA, settings_here
+from torch_ucc.topology.user import LOOPBACK, settings_here, tls
 
 if TYPE_CHECKING:
     from torch_ucc.topology.job import Job
@@ -71,7 +71,7 @@ def _choose(
     _agreed.pop(tuple(global_ranks), None)
     if not settings() and config.in_force().tuned is None:
         devices = ("NET_DEVICES", LOOPBACK)
-        ways = [WITHOUT_CMA] if 1 < size <= usable_here() else []
+        ways = tls(cma=size > usable_here(), tcp=False) if size > 1 else []
         return [*ways, devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
     from torch_ucc.topology.here import this_host
     from torch_ucc.topology.job import uniform

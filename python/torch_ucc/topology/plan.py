@@ -17,7 +17,16 @@ from torch_ucc.topology.transports import (
     of_network,
     why_no_cma,
 )
-from torch_ucc.topology.user import CLS, LOOPBACK, NET_DEVICES, PPN, TLS, WITHOUT_CMA, by_whom, chosen
+from torch_ucc.topology.user import (
+    CLS,
+    LOOPBACK,
+    NET_DEVICES,
+    PPN,
+    TLS,
+    by_whom,
+    chosen,
+    tls,
+)
 
 SAME_HOST, OTHER_HOST = "same host", "other host"
 PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
@@ -26,7 +35,8 @@ PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
 @dataclass(frozen=True)
 class Choice:
     """`by` says who decides: the plan, which then passes it on; a library, which is left alone; or the user,
-    by which variable. `setting` overrides it, if anything does."""
+    by which variable. `setting` overrides it, if anything does. `told`: what UCX is told by
+    that choice."""
 
     about: str
     value: str
@@ -35,6 +45,7 @@ class Choice:
     by: str
     transports: tuple[str, ...] = ()
     """Those of UCX that may turn up, for a choice about a kind of peer."""
+    told: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class Plan:
 
     def ucx_settings(self, rank: int) -> list[tuple[str, str]]:
         """What the plan tells UCX on this rank: name without UCX_, and value."""
-        return [*([WITHOUT_CMA] if self._decides(SAME_HOST) else []), *self._network(rank)]
+        return [each for choice in self._decides(SAME_HOST) for each in choice.told] + self._network(rank)
 
     def ucc_settings(self, rank: int) -> list[tuple[str, str]]:
         """What it tells UCC's context, likewise."""
@@ -124,34 +135,32 @@ def _set_by_the_user(job: Job, peers: str, said: str) -> Choice:
 def _same_host(job: Job) -> Choice:
     hosts = [host for i, host in enumerate(job.hosts) if len(job.on(i)) > 1]
     why_not = next(filter(None, map(why_no_cma, hosts)), "")
+    crowded = _crowded(job)
     if said := _user(job, TLS):
         return _set_by_the_user(job, SAME_HOST, said)
+    found: tuple[str, ...] = SHARED_MEMORY
     if why_not:
-        return Choice(
-            SAME_HOST,
-            "shared memory",
-            f"large messages are copied twice, since {why_not}",
-            "UCX_TLS",
-            UCX,
-            SHARED_MEMORY,
+        reason = f"large messages are copied twice, since {why_not}"
+    elif crowded:
+        found = (*SHARED_MEMORY, "cma")
+        reason = f"cma copies once, from process to process, which needs no second core, and {crowded}"
+    else:
+        reason = (
+            "every rank has a core, and two that copy at once are faster than cma; a rank that is killed while "
+            "it copies can block others of its host in groups without it, which cma makes rare"
         )
-    if crowded := _crowded(job):
-        return Choice(
-            SAME_HOST,
-            "shared memory, and cma for large messages",
-            f"cma copies once, from process to process, which needs no second core, and {crowded}",
-            "UCX_TLS",
-            UCX,
-            (*SHARED_MEMORY, "cma"),
-        )
+    several = len(job.hosts) > 1
+    told = tls(cma=bool(why_not or crowded), tcp=several)
+    if not several:
+        reason += "; TCP, for which every look for messages takes a system call, is left out"
     return Choice(
         SAME_HOST,
-        "shared memory",
-        "every rank has a core, and two that copy at once are faster than cma; a rank that is killed while "
-        "it copies can block others of its host in groups without it, which cma makes rare",
+        "shared memory, and cma for large messages" if "cma" in found else "shared memory",
+        reason,
         "UCX_TLS",
-        PLAN,
-        SHARED_MEMORY,
+        PLAN if told else UCX,
+        found,
+        tuple(told),
     )
 
 

@@ -19,8 +19,12 @@ CLS = ("UCC_CLS", f"{PROFILE}UCC_CLS")
 LOOPBACK = "lo"
 """The network device of ranks that are all on one host."""
 
-WITHOUT_CMA = ("TLS", "^cma")
-"""For ranks of one host that have a core each: see plan.py."""
+
+def tls(*, cma: bool, tcp: bool) -> list[tuple[str, str]]:
+    """What UCX is told where the plan goes without some of these transports; nothing, if without none."""
+    left_out = [name for name, used in (("cma", cma), ("tcp", tcp)) if not used]
+    return [("TLS", "^" + ",".join(left_out))] if left_out else []
+
 
 _ALL = (*TLS, *NET_DEVICES, *PPN, *CLS)
 SETTINGS = tuple(name for name in _ALL if not name.startswith(PROFILE))

@@ -11,6 +11,7 @@ from torch_ucc import config
 from torch_ucc.bench.cases import Case
 from torch_ucc.topology.job import Job
 from torch_ucc.topology.transports import why_no_cma
+from torch_ucc.topology.user import tls
 from torch_ucc.tuning.profile import Profile, Values, variables
 
 KB, MB = 1 << 10, 1 << 20
@@ -69,7 +70,7 @@ def families(job: Job) -> list[Family]:
         *([_hierarchy()] if several and most > 1 else []),
         _pieces(),
         _algorithms(ranks),
-        *([_copies(crowded)] if most > 1 and has_cma else []),
+        *([_copies(crowded, several)] if most > 1 and has_cma else []),
         _rendezvous(),
         *([_radices(ranks)] if ranks > 2 else []),
         _waiting(spinning=not crowded),
@@ -103,12 +104,13 @@ def _pieces() -> Family:
     )
 
 
-def _copies(crowded: bool) -> Family:
+def _copies(crowded: bool, several_hosts: bool) -> Family:
     """The other way than the plan's, which copies from process to process where ranks outnumber cores."""
+    ucx = dict(tls(cma=not crowded, tcp=several_hosts)) or {"TLS": "all"}
     return _simple(
         "transports on a host",
         cells(("ping_pong", "all_to_all_single", *COLLECTIVES), SIZES),
-        {"without cma": {"ucx": {"TLS": "^cma"}}} if crowded else {"with cma": {"ucx": {"TLS": "all"}}},
+        {"without cma" if crowded else "with cma": {"ucx": ucx}},
     )
 
 

@@ -14,7 +14,7 @@ from torch_ucc import _extension, _plan
 from torch_ucc.topology.cores import usable_here
 
 LOOPBACK = ("NET_DEVICES", "lo")
-OF_A_PAIR = [("TLS", "^cma"), LOOPBACK] if usable_here() > 1 else [LOOPBACK]
+OF_A_PAIR = [("TLS", "^cma,tcp" if usable_here() > 1 else "^tcp"), LOOPBACK]
 MINUTE = timedelta(minutes=1)
 
 

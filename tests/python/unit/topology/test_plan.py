@@ -15,7 +15,7 @@ from torch_ucc.topology.job import Job, copies, decode, encode, own_gpu, uniform
 from torch_ucc.topology.pci import distance
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, make_plan
 from torch_ucc.topology.transports import allowed
-from torch_ucc.topology.user import WITHOUT_CMA
+from torch_ucc.topology.user import tls
 
 
 def machine(name: str) -> Inventory:
@@ -33,22 +33,34 @@ def test_there_is_no_golden_plan_without_a_job() -> None:
     assert {path.stem for path in (HERE / "plans").iterdir()} == set(JOBS)
 
 
+WITHOUT_CMA = ("TLS", "^cma")
+
+
 def test_only_what_the_plan_decides_is_told_to_ucx() -> None:
     assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [WITHOUT_CMA, ("NET_DEVICES", "mlx5_3:1")]
     assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [WITHOUT_CMA, ("NET_DEVICES", "ens1f0")]
-    assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [WITHOUT_CMA, ("NET_DEVICES", "lo")]
+    assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [("TLS", "^cma,tcp"), ("NET_DEVICES", "lo")]
     for network_left_alone in ("dgx_h100-2x8-storage", "efa_vm-2x8"):
         assert make_plan(job(network_left_alone)).ucx_settings(0) == [WITHOUT_CMA], network_left_alone
     assert make_plan(job("small_vm-2x1")).ucx_settings(0) == []
 
 
-def test_cma_is_left_to_hosts_with_more_ranks_than_cores() -> None:
-    host = machine("small_vm")
-    for ranks, told in ((2, [WITHOUT_CMA]), (3, [])):
-        plan = make_plan(uniform([host], ranks))
-        choice = plan.about(SAME_HOST)
-        assert [each for each in plan.ucx_settings(0) if each[0] == "TLS"] == told
-        assert choice and ("cma" in choice.transports) is (not told)
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "told"),
+    [(1, 2, "^cma,tcp"), (1, 3, "^tcp"), (2, 2, "^cma"), (2, 3, None), (1, 1, None)],
+)
+def test_cma_is_for_hosts_with_more_ranks_than_cores_and_tcp_for_several_hosts(
+    hosts: int, ranks: int, told: str | None
+) -> None:
+    plan = make_plan(uniform(copies(machine("small_vm"), hosts), ranks))
+    assert [value for name, value in plan.ucx_settings(0) if name == "TLS"] == ([told] if told else [])
+    if choice := plan.about(SAME_HOST):
+        assert ("cma" in choice.transports) is (ranks > 2)
+
+
+def test_tls() -> None:
+    assert tls(cma=True, tcp=True) == []
+    assert tls(cma=True, tcp=False) == [("TLS", "^tcp")]
 
 
 def with_interfaces(host: Inventory, *interfaces: Interface) -> Inventory:
