@@ -22,7 +22,10 @@ struct Bell::Page {
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> sleepers{0};
   std::atomic<Presence> presence{Presence::here};
-  std::atomic<std::uint64_t> activity{0};  // group 16 | operation 16 | seq 32
+
+  // Written at every call, and apart from what peers read at each of theirs: else either waits for the other's cache.
+  static constexpr std::size_t kApart = 128;               // two lines, which processors fetch together
+  alignas(kApart) std::atomic<std::uint64_t> activity{0};  // group 16 | operation 16 | seq 32
   std::atomic<Clock::rep> active_since{0};
 };
 
