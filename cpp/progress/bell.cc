@@ -119,6 +119,17 @@ std::optional<Bell> Bell::of_peer(const std::string& address) {
 // sleepers. With both orders kept by the fences one of the two sees the other.
 void Bell::ring() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_sleepers();
+}
+
+void Bell::ring(const std::vector<const Bell*>& bells) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (const Bell* bell : bells) {
+    bell->wake_sleepers();
+  }
+}
+
+void Bell::wake_sleepers() const {
   if (page_->sleepers.load(std::memory_order_relaxed) != 0) {
     page_->rings.fetch_add(1, std::memory_order_seq_cst);
     futex(page_->rings, FUTEX_WAKE, INT_MAX, nullptr);

@@ -28,8 +28,9 @@ class Bell {
   // The bell at `address` of another process, or nothing: on another host, in another container, of another user, or gone.
   static std::optional<Bell> of_peer(const std::string& address);
 
-  // Wakes who sleeps on it.
+  // Wakes who sleeps on it, or on each of several.
   void ring() const;
+  static void ring(const std::vector<const Bell*>& bells);
 
   // The page carries two words about its process as well, which peers can read whatever state that is in, even stopped or dead.
   // Whether it means to stay:
@@ -66,6 +67,7 @@ class Bell {
   struct Page;
 
   Bell(Page* page, int file);
+  void wake_sleepers() const;
 
   Page* page_;
   int file_;

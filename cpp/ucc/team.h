@@ -46,11 +46,7 @@ class UccTeam {
     token.check();
     return handle_;
   }
-  void ring_members() const {
-    for (const Bell* bell : bells_.on_host) {
-      bell->ring();
-    }
-  }
+  void ring_members() const { Bell::ring(bells_.on_host); }
   bool all_members_ring() const { return bells_.complete; }
   Scope& scope() const { return *scope_; }
   std::uint16_t id() const { return id_; }

@@ -74,6 +74,16 @@ TEST(Bell, WakesEveryThreadThatSleeps) {
   }
 }
 
+TEST(Bell, SeveralAreRungAtOnce) {
+  const Bell one;
+  const Bell other;
+  Bell::Sleep near(one);
+  Bell::Sleep far(other);
+  Bell::ring({&one, &other});
+  EXPECT_TRUE(near.wait(seconds(60)));
+  EXPECT_TRUE(far.wait(seconds(60)));
+}
+
 TEST(Bell, IsFoundByItsAddress) {
   const Bell bell;
   const auto same = Bell::of_peer(bell.address());
