@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tqdm import tqdm
@@ -53,9 +56,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--report",
         action="store_true",
-        help="all ops and sizes, 2, 4 and 8 ranks, and all targets: over an hour",
+        help="all ops and sizes, 2, 4 and 8 ranks, and all targets: about an hour",
     )
-    add("--repetitions", type=int, help="turns of all peers; default 8, of occasions 3")
+    add("--repetitions", type=int, help="turns of all peers; default 8, of a report 5, of occasions 3")
     add("--case-seconds", type=float, default=0.2, help="time for one case in one turn; default %(default)s")
     add("--cores", type=int, default=2, help="keep all ranks to so many cores; default 2")
     for occasion, what in OCCASION_HELP.items():
@@ -80,7 +83,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     able = [name for name, peer in PEERS.items() if args.hosts == 1 or peer.spans_hosts]
     asked = [name for name in able if args.report or not PEERS[name].on_request]
     args.peers = args.peers or (names(OCCASION_PEERS) if args.occasions else asked)
-    args.repetitions = args.repetitions or (3 if args.occasions else 8)
+    args.repetitions = args.repetitions or (3 if args.occasions else 5 if args.report else 8)
     for name in args.peers:
         if name not in PEERS:
             parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
@@ -126,16 +129,17 @@ def main(arguments: list[str] | None = None) -> int:
             bar.update()
 
         bench = Bench(peers, args.repetitions, notice)
-        for name in args.occasions or []:
-            bench.watch(OCCASIONS[name], occasion_arguments(name, args))
-        for hosts, of_ranks in sweeps.items():
-            if reason := why_no_hosts(hosts):
-                bench.failures.append(f"{hosts} hosts: {reason}")
-                continue
-            with place(hosts, args.rate) as bench.place:
-                for ranks in of_ranks:
-                    few = [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
-                    bench.time_cases(ranks, few, args.case_seconds)
+        with until_interrupted(bench):
+            for name in args.occasions or []:
+                bench.watch(OCCASIONS[name], occasion_arguments(name, args))
+            for hosts, of_ranks in sweeps.items():
+                if reason := why_no_hosts(hosts):
+                    bench.failures.append(f"{hosts} hosts: {reason}")
+                    continue
+                with place(hosts, args.rate) as bench.place:
+                    for ranks in of_ranks:
+                        few = [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
+                        bench.time_cases(ranks, few, args.case_seconds)
     load = machine.foreign_load(start, machine.Clock.now())
 
     samples = {hosts: Samples([each for each in bench.samples if each.hosts == hosts]) for hosts in sweeps}
@@ -168,6 +172,18 @@ def main(arguments: list[str] | None = None) -> int:
         data = report.as_data(about, settings, bench.samples, bench.occasions, judgements, bench.failures)
         args.json.write_text(json.dumps(data, indent=1) + "\n")
     return exit_status(bool(bench.failures), args.strict, {item.verdict for item in judgements})
+
+
+@contextlib.contextmanager
+def until_interrupted(bench: Bench) -> Iterator[None]:
+    """Whoever stops a long run, by Ctrl-C or SIGTERM, still gets what it has."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        bench.failures.append("what is missing: the run was stopped")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def title(about: dict[str, object], load: float) -> str:

@@ -52,8 +52,8 @@ PEERS = {
              between=("mpirun", "--allow-run-as-root", "--bind-to", "none", "--mca", "pml", "ob1",
                       "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "eth0", "-n"),
              lacks=OF_LISTS),
-        Peer("mpich", is_torch=False, is_made=True, launcher=("mpiexec", "-launcher", "fork", "-iface", "lo", "-n"),
-             lacks=OF_LISTS),
+        Peer("mpich", is_torch=False, is_made=True, lacks=OF_LISTS,
+             launcher=("mpiexec", "-launcher", "fork", "-iface", "lo", "-n")),
         # UCX from Python. Its environment takes a third of a gigabyte.
         Peer("ucxx", is_torch=False, is_made=True, lacks=frozenset(OPS) - MESSAGES, on_request=True),
     )

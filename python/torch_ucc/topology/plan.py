@@ -146,8 +146,8 @@ def _same_host(job: Job) -> Choice:
         reason = f"cma copies once, from process to process, which needs no second core, and {crowded}"
     else:
         reason = (
-            "every rank has a core, and two that copy at once are faster than cma; a rank that is killed while "
-            "it copies can block others of its host in groups without it, which cma makes rare"
+            "every rank has a core, and two that copy at once are faster than cma; a rank that is killed "
+            "while it copies can block others of its host in groups without it, which cma makes rare"
         )
     several = len(job.hosts) > 1
     told = tls(cma=bool(why_not or crowded), tcp=several)

@@ -326,6 +326,26 @@ class TestRuns:
         bench.time_cases(2, [SMALL], 0.1)
         assert (len(tried), bench.failures, bench.samples) == (1, ["it broke"], [])
 
+    def test_who_stops_a_run_gets_what_it_has(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        cores_given_back: None,
+    ) -> None:
+        turns = iter(range(2))
+
+        def run(*_: object, **__: object) -> object:
+            if next(turns, None) is None:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return [{"op": "all_reduce", "bytes": 4, "seconds": 3e-6}]
+
+        monkeypatch.setattr(driver, "run_peer", run)
+        before = signal.getsignal(signal.SIGTERM)
+        assert main(["--peers", "ucc,gloo", "--ranks", "2", "--ops", "all_reduce", "--repetitions", "5"]) == 1
+        printed = capsys.readouterr()
+        assert "3 us" in printed.out and "the run was stopped" in printed.err
+        assert signal.getsignal(signal.SIGTERM) is before
+
     def test_a_missing_mpi_environment_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
