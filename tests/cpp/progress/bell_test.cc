@@ -80,8 +80,8 @@ TEST(Bell, SeveralAreRungAtOnce) {
   Bell::Sleep near(one);
   Bell::Sleep far(other);
   Bell::ring({&one, &other});
-  EXPECT_TRUE(near.wait(seconds(60)));
-  EXPECT_TRUE(far.wait(seconds(60)));
+  EXPECT_TRUE(near.wait(std::chrono::seconds(60)));
+  EXPECT_TRUE(far.wait(std::chrono::seconds(60)));
 }
 
 TEST(Bell, IsFoundByItsAddress) {
