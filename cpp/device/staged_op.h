@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "device/staging.h"
+#include "device/copies.h"
 #include "progress/op.h"
 #include "progress/turns.h"
 
