@@ -9,10 +9,6 @@
 namespace torch_ucc {
 namespace {
 
-std::size_t count_pieces(const Pieces& pieces) {
-  return pieces.count == 0 ? 1 : (pieces.total + pieces.count - 1) / pieces.count;
-}
-
 // The part of a buffer that is this piece's; a side that an operation does not use stays as it is.
 void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t piece) {
   if (side.buffer != nullptr) {
@@ -24,7 +20,7 @@ void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t piece) 
 }  // namespace
 
 Collective::Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces)
-    : team_(std::move(team)), args_(args), pieces_(std::move(pieces)), total_(count_pieces(pieces_)) {}
+    : team_(std::move(team)), args_(args), pieces_(std::move(pieces)), total_(pieces_.number()) {}
 
 Status Collective::start(LoopToken& token) {
   if (team_->handle(token) == nullptr) {
@@ -41,7 +37,11 @@ void Collective::post_pieces(LoopToken& token) {
     return;
   }
   while (!all_posted() && posted_ - ended_ < pieces_.window) {
-    status_ = post_next(token);
+    const std::optional<Status> arrived = pieces_.flow == nullptr ? Status() : pieces_.flow->arrived(posted_);
+    if (!arrived) {
+      return;
+    }
+    status_ = arrived->ok() ? post_next(token) : *arrived;
     if (!status_.ok()) {
       team_->turns().pass(token);
       return;
@@ -126,12 +126,22 @@ Op::State Collective::poll(LoopToken& token) {
     if (!pieces_.destinations.empty()) {
       unpack(ended_);
     }
+    if (pieces_.flow != nullptr) {
+      status_ = pieces_.flow->ended(ended_);
+      if (!status_.ok()) {
+        return State::ended;
+      }
+    }
     ++ended_;
   }
   if (ended_ == total_) {
     shares_.reset();  // whoever keeps the Work keeps no more than that
   }
+  const std::size_t posted = posted_;
   post_pieces(token);
+  if (pieces_.flow != nullptr && posted_ != posted) {
+    announce();  // who waits for the others may have gone to sleep while this one was on its way to the buffers
+  }
   if (!status_.ok() || ended_ == total_) {
     doubtful_ = ErrorLog::count() != errors_before_;
     if (doubtful_ && status_.ok() && doubt().message().find("truncated") != std::string::npos) {

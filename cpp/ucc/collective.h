@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -15,6 +16,21 @@
 #include "ucc/team.h"
 
 namespace torch_ucc {
+
+// Fills the buffers of an operation and empties them while it goes on, piece by piece.
+class PieceFlow {
+ public:
+  PieceFlow() = default;
+  virtual ~PieceFlow() = default;
+  PieceFlow(const PieceFlow&) = delete;
+  PieceFlow& operator=(const PieceFlow&) = delete;
+
+  // Both are called with the baton and may not block; an error, always one of the transport, ends the operation.
+  // Whether the buffers hold what this piece sends: nothing while they do not. Asked again until they do, piece after piece.
+  virtual std::optional<Status> arrived(std::size_t piece) = 0;
+  // The buffers hold what this piece brought, and the network is done with that part of them. Once for each, piece after piece.
+  virtual Status ended(std::size_t piece) = 0;
+};
 
 // How much is moved, and how to cut it: an operation whose buffers are worked on element by element can go in pieces. The same
 // on every rank, or the pieces do not match.
@@ -29,8 +45,13 @@ struct Pieces {
   std::vector<const void*> sources{};
   std::vector<void*> destinations{};
 
+  // Who fills and empties the buffers meanwhile; it lives as long as they do. Null: they are filled before the operation starts.
+  // What it makes wait depends on this rank alone: how the operation is cut does not.
+  PieceFlow* flow = nullptr;
+
   static constexpr unsigned kMaxWindow = 8;
 
+  std::size_t number() const { return count == 0 ? 1 : (total + count - 1) / count; }
   // Elements of a piece, and the bytes before it.
   std::size_t length_of(std::size_t piece) const { return std::min(count, total - piece * count); }
   std::size_t offset_of(std::size_t piece) const { return piece * count * element_size; }

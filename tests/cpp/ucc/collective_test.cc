@@ -6,7 +6,9 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "fakes/limits.h"
@@ -276,6 +278,169 @@ TEST_F(CollectiveTest, TheNextOneOfATeamStartsWhenTheLastPieceWasPosted) {
   ASSERT_EQ(ucc.posted, 4U);
   EXPECT_EQ(ucc.initialised[2].src.info.count, 2U);
   EXPECT_EQ(ucc.initialised[3].src.info.count, kElements);
+}
+
+// --- buffers that are filled and emptied meanwhile ------------------------------------------------------------------------
+
+// Says of the first `there` pieces that they have arrived.
+struct LateFlow final : PieceFlow {
+  std::optional<Status> arrived(std::size_t piece) override {
+    asked.push_back(piece);
+    return !cannot_arrive.ok() ? std::optional(cannot_arrive) : piece < there ? std::optional(Status()) : std::nullopt;
+  }
+  Status ended(std::size_t piece) override {
+    brought.push_back(piece);
+    at_end();
+    return cannot_leave;
+  }
+
+  std::size_t there = 0;
+  Status cannot_arrive;
+  Status cannot_leave;
+  std::function<void()> at_end = [] {};
+  std::vector<std::size_t> asked;
+  std::vector<std::size_t> brought;
+};
+
+using Numbers = std::vector<std::size_t>;
+
+Pieces through(LateFlow& flow, Pieces pieces = kOfFour) {
+  pieces.flow = &flow;
+  return pieces;
+}
+
+TEST_F(CollectiveTest, APieceIsPostedOnceItHasArrived) {
+  LateFlow flow;
+  const auto op = probe(through(flow));
+  ASSERT_TRUE(start(*op).ok());
+  EXPECT_EQ(poll(*op), in_flight);
+  EXPECT_EQ(ucc.posted, 0U);
+  flow.there = 1;
+  EXPECT_EQ(poll(*op), advanced);
+  EXPECT_EQ(poll(*op), in_flight);
+  EXPECT_EQ(ucc.posted, 1U);
+  ucc.end(0);
+  EXPECT_EQ(poll(*op), advanced);  // its result is passed on before the next one arrives
+  EXPECT_EQ(flow.brought, (Numbers{0}));
+  EXPECT_EQ(ucc.posted, 1U);
+  flow.there = 3;
+  EXPECT_EQ(poll(*op), advanced);
+  EXPECT_EQ(ucc.posted, 3U);
+  ucc.end(1);
+  ucc.end(2);
+  EXPECT_EQ(poll(*op), ended);
+  EXPECT_EQ(flow.brought, (Numbers{0, 1, 2}));
+  EXPECT_TRUE(op->transport_status().ok());
+}
+
+TEST_F(CollectiveTest, WhatHasArrivedWaitsForItsPlaceInTheWindow) {
+  LateFlow flow;
+  flow.there = 3;
+  const auto op = probe(through(flow));
+  ASSERT_TRUE(start(*op).ok());
+  EXPECT_EQ(poll(*op), in_flight);
+  EXPECT_EQ(flow.asked, (Numbers{0, 1}));
+  ucc.end(0);
+  EXPECT_EQ(poll(*op), advanced);
+  EXPECT_EQ(flow.asked, (Numbers{0, 1, 2}));
+  EXPECT_EQ(ucc.posted, 3U);
+}
+
+TEST_F(CollectiveTest, AWholeOneArrivesAsOnePiece) {
+  LateFlow flow;
+  const auto op = probe(through(flow, kWhole));
+  ASSERT_TRUE(start(*op).ok());
+  EXPECT_EQ(ucc.posted, 0U);
+  flow.there = 1;
+  EXPECT_EQ(poll(*op), advanced);
+  ucc.end(0);
+  EXPECT_EQ(poll(*op), ended);
+  EXPECT_EQ(flow.brought, (Numbers{0}));
+}
+
+TEST_F(CollectiveTest, TheNextOneOfATeamStartsWhenTheLastPieceHasArrived) {
+  LateFlow flow;
+  const auto first = probe(through(flow));
+  const auto second = probe(kWhole);
+  ASSERT_TRUE(start(*first).ok());
+  ASSERT_TRUE(start(*second).ok());
+  flow.there = 2;
+  EXPECT_EQ(poll(*first), advanced);
+  ucc.end(0);
+  ucc.end(1);
+  EXPECT_EQ(poll(*first), advanced);
+  EXPECT_EQ(poll(*second), in_flight);
+  flow.there = 3;
+  EXPECT_EQ(poll(*first), advanced);
+  EXPECT_EQ(poll(*second), advanced);
+  ASSERT_EQ(ucc.posted, 4U);
+  EXPECT_EQ(ucc.initialised[3].src.info.count, kElements);
+}
+
+TEST_F(CollectiveTest, PartsAreReadOnceTheyArrivedAndHoldTheirSharesAtTheEnd) {
+  Parts parts;
+  Pieces pieces = kOfFour;
+  for (auto& part : parts.all) {
+    pieces.sources.push_back(part.data());
+    pieces.destinations.push_back(part.data());
+  }
+  LateFlow flow;
+  Probe op(team_, args(&source_, &destination_), through(flow, pieces));
+  ASSERT_TRUE(start(op).ok());
+  parts.all[1][0] = 77;
+  flow.there = 1;
+  EXPECT_EQ(poll(op), advanced);
+  auto* const share = static_cast<float*>(ucc.initialised.at(0).src.info.buffer);
+  EXPECT_EQ(share[4], 77);
+  share[4] = 78;
+  float brought = 0;
+  flow.at_end = [&] { brought = parts.all[1][0]; };
+  ucc.end(0);
+  EXPECT_EQ(poll(op), advanced);
+  EXPECT_EQ(brought, 78);
+}
+
+TEST_F(CollectiveTest, APieceThatCameLateWakesTheMembers) {
+  LateFlow flow;
+  const auto op = probe(through(flow));
+  ASSERT_TRUE(start(*op).ok());
+  Bell::Sleep sleep(bell_);
+  EXPECT_EQ(poll(*op), in_flight);
+  EXPECT_FALSE(sleep.wait(Clock::duration::zero()));
+  flow.there = 1;
+  EXPECT_EQ(poll(*op), advanced);
+  EXPECT_TRUE(sleep.wait(Clock::duration::zero()));
+}
+
+TEST_F(CollectiveTest, WhatCannotArriveEndsItAndLetsTheNextOneStart) {
+  for (const std::size_t there : {0U, 1U}) {
+    ucc = {};
+    LateFlow flow;
+    flow.there = there;
+    const auto op = probe(through(flow));
+    ASSERT_TRUE(start(*op).ok());
+    flow.cannot_arrive = Status(StatusCode::transport, "no such device");
+    EXPECT_EQ(poll(*op), ended);
+    EXPECT_EQ(op->transport_status().code(), StatusCode::transport);
+    EXPECT_EQ(op->transport_status().message(), "no such device");
+    EXPECT_EQ(ucc.posted, there);
+    EXPECT_TRUE(ucc.finalised.empty());
+    ASSERT_TRUE(start(*probe(kWhole)).ok());
+    EXPECT_EQ(ucc.posted, there + 1);
+  }
+}
+
+TEST_F(CollectiveTest, WhatCannotBePassedOnEndsIt) {
+  LateFlow flow;
+  flow.there = 3;
+  const auto op = probe(through(flow));
+  ASSERT_TRUE(start(*op).ok());
+  flow.cannot_leave = Status(StatusCode::transport, "no such device");
+  ucc.end(0);
+  EXPECT_EQ(poll(*op), ended);
+  EXPECT_EQ(op->transport_status().message(), "no such device");
+  EXPECT_EQ(flow.brought, (Numbers{0}));
+  EXPECT_EQ(ucc.posted, 2U);
 }
 
 // --- failures ------------------------------------------------------------------------------------------------------------
