@@ -93,9 +93,13 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
   prepared.buffers = parts;
   prepared.buffers.insert(prepared.buffers.end(), landings.begin(), landings.end());
   prepared.buffers.push_back(source);
-  prepared.store = [parts, landings] {
+  const auto landed = [](const at::Tensor& part, const at::Tensor& landing) { return landing.is_same(part); };
+  if (std::equal(parts.begin(), parts.end(), landings.begin(), landed)) {
+    return;
+  }
+  prepared.store = [parts, landings, landed] {
     for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-      if (!landings[rank].is_same(parts[rank])) {
+      if (!landed(parts[rank], landings[rank])) {
         copy_into(parts[rank], landings[rank]);
       }
     }
