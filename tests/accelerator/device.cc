@@ -23,6 +23,7 @@ constexpr c10::StreamId kPool = 4;  // streams of the pool are 1 to 4, which com
 
 c10::Device device(c10::DeviceIndex index) { return {kType, index}; }
 
+std::atomic<bool> is_broken{false};
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kDevices> current_streams{};
 
@@ -130,6 +131,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
   }
   bool queryEvent(void* event) const override {
+    TORCH_CHECK(!is_broken, "the fake accelerator is broken");
     const MarkPtr mark = event == nullptr ? nullptr : static_cast<Event*>(event)->mark();
     return mark == nullptr || mark->passed();
   }
@@ -222,6 +224,10 @@ Stream& current_stream(c10::Device device) {
 extern "C" {
 
 __attribute__((visibility("default"))) void fake_set_delay(int microseconds) { fake::set_delay(microseconds); }
+
+__attribute__((visibility("default"))) void fake_let_arrive(int copies) { fake::let_arrive(copies); }
+// From now on events cannot be asked.
+__attribute__((visibility("default"))) void fake_break() { fake::is_broken = true; }
 
 // Holds the stream up until the gate, whose number is returned, is opened.
 __attribute__((visibility("default"))) int fake_close_gate(int device, std::int64_t stream) {

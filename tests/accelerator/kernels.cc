@@ -94,7 +94,13 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (self.is_privateuseone() && source.is_privateuseone() && self.device() != source.device()) {
     current_stream(device).wait_for(current_stream(source.device()).mark());
   }
-  launch(device, [to = Operand(self), from = operand(source)] { to.tensor().copy_(from()); });
+  const bool unattended = self.is_cpu() && !must_wait(self, non_blocking);
+  launch(device, [to = Operand(self), from = operand(source), unattended] {
+    if (unattended) {
+      wait_to_arrive();
+    }
+    to.tensor().copy_(from());
+  });
   if (must_wait(self, non_blocking) || (source.dim() != 0 && must_wait(source, non_blocking))) {
     current_stream(device).mark()->wait();
   }

@@ -85,6 +85,33 @@ void set_delay(int microseconds) { longest_delay.store(microseconds); }
 
 namespace {
 
+struct Arrivals {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int left = -1;
+};
+
+Arrivals& arrivals() {
+  static auto* const all = new Arrivals();
+  return *all;
+}
+
+}  // namespace
+
+void let_arrive(int copies) {
+  const std::lock_guard<std::mutex> lock(arrivals().mutex);
+  arrivals().left = copies;
+  arrivals().changed.notify_all();
+}
+
+void wait_to_arrive() {
+  std::unique_lock<std::mutex> lock(arrivals().mutex);
+  arrivals().changed.wait(lock, [] { return arrivals().left != 0; });
+  arrivals().left -= arrivals().left > 0 ? 1 : 0;
+}
+
+namespace {
+
 std::mutex gates_mutex;
 std::vector<MarkPtr>& gates() {
   static auto* const all = new std::vector<MarkPtr>();

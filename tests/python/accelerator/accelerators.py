@@ -79,6 +79,16 @@ def set_longest_delay(microseconds: int) -> None:
         fake.fake_set_delay(microseconds)
 
 
+def let_arrive(copies: int | None) -> None:
+    """So many more copies to pinned memory may end, or any number. The others wait where they are."""
+    _fake().fake_let_arrive(-1 if copies is None else copies)
+
+
+def break_down() -> None:
+    """Whoever asks how far a stream is gets an error from now on."""
+    _fake().fake_break()
+
+
 class Gate:
     """Holds a stream of the fake accelerator up until it is opened."""
 
