@@ -1,5 +1,8 @@
 #include "device/copies.h"
 
+#include <algorithm>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "ops/tensor_span.h"
@@ -7,21 +10,33 @@
 namespace torch_ucc {
 namespace {
 
+// That a call queues each way, about: more take the time of its thread, and places in the device's queue, which is not endless.
+constexpr std::size_t kMostCopies = 64;
+
 // Its memory is not used for anything else before the stream has come this far, even if everybody drops it.
 void keep_for(const c10::Stream& stream, const at::Tensor& tensor) {
   c10::impl::VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
+// Of a plain tensor, of which the same bytes of its stand-in may be no whole elements.
+at::Tensor bytes_in(const at::Tensor& tensor, std::size_t first, std::size_t count) {
+  return tensor.view({-1}).view(at::kByte).narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(count));
+}
+
+Status failure_of_device(const std::exception& error) {
+  return Status(StatusCode::transport, std::string("its device failed: ") + error.what());
+}
+
 }  // namespace
 
 Copies::Copies(c10::Device device, const Lane& lane)
-    : device_(device), arrived_(std::make_shared<Fence>(lane.from_device)), done_(std::make_shared<Fence>(lane.to_device)) {}
+    : device_(device), done_(std::make_shared<Fence>(lane.to_device)), arrived_{std::make_shared<Fence>(lane.from_device)} {}
 
 Copies::~Copies() {
   HostBlocks& blocks = HostBlocks::of(device_.type());
   for (Twin& twin : twins_) {
     if (twin.block.defined()) {
-      blocks.give(std::move(twin.block), done_->raised() ? done_ : arrived_);
+      blocks.give(std::move(twin.block), done_->raised() ? done_ : arrived_.back());
     }
   }
 }
@@ -41,33 +56,121 @@ at::Tensor Copies::add(const at::Tensor& tensor, Use use) {
   return twins_.back().host;
 }
 
+// The stand-ins are what the network works on if nothing is loaded from them or stored to them; none is empty if there are
+// pieces. How the operation is cut is the same on all ranks; how the copies are is this rank's own business.
+void Copies::follow(Prepared& prepared) {
+  Pieces& pieces = prepared.pieces;
+  if (pieces.count == 0 || prepared.load || prepared.store) {
+    return;
+  }
+  const auto may_block = [](const Twin& twin) { return !is_plain(twin.tensor) || !twin.block.is_pinned(); };
+  if (std::any_of(twins_.begin(), twins_.end(), may_block)) {
+    return;
+  }
+  const std::size_t part = pieces.total * pieces.element_size;
+  std::size_t parts = 0;
+  for (const Twin& twin : twins_) {
+    parts += bytes_of(twin.host) / part;
+  }
+  const std::size_t slices = std::min(pieces.number(), kMostCopies / parts);
+  if (slices < 2) {
+    return;
+  }
+  const std::size_t each = (pieces.number() + slices - 1) / slices;
+  cut_ = {part, pieces.offset_of(each), each, pieces.number() - 1, overlaps_by(part)};
+  while (arrived_.size() * each < pieces.number()) {
+    arrived_.push_back(std::make_shared<Fence>(arrived_.front()->stream()));
+  }
+  pieces.flow = this;
+}
+
+// Ranks' parts that lie one on the other are no matter: a piece is copied back to where it was copied from.
+bool Copies::overlaps_by(std::size_t part) const {
+  const auto collide = [part](const Twin& written, const Twin& read) {
+    const auto distance = static_cast<const char*>(source_of(written.tensor)) - static_cast<const char*>(source_of(read.tensor));
+    return written.use.written && read.use.read && shares_memory(written.tensor, read.tensor) &&
+           distance % static_cast<std::ptrdiff_t>(part) != 0;
+  };
+  return std::any_of(twins_.begin(), twins_.end(), [&](const Twin& written) {
+    return std::any_of(twins_.begin(), twins_.end(), [&](const Twin& read) { return collide(written, read); });
+  });
+}
+
+template <typename Copy>
+void Copies::each_of(const Twin& twin, std::size_t slice, const Copy& copy) const {
+  if (!cut_) {
+    copy(twin.tensor, twin.host);
+    return;
+  }
+  const std::size_t offset = slice * cut_->share;
+  const std::size_t count = std::min(cut_->share, cut_->part - offset);
+  for (std::size_t part = 0; part < bytes_of(twin.host); part += cut_->part) {
+    copy(bytes_in(twin.tensor, part + offset, count), bytes_in(twin.host, part + offset, count));
+  }
+}
+
 void Copies::begin() {
   const c10::InferenceMode below_autograd(true);
   Fence called(Fence::current_stream(device_));
   called.raise();
-  const c10::Stream& stream = arrived_->stream();
+  const c10::Stream& stream = arrived_.front()->stream();
   const c10::StreamGuard guard(stream);
   called.block(stream);
-  for (const Twin& twin : twins_) {
-    if (twin.use.read && twin.tensor.numel() != 0) {
-      keep_for(stream, twin.tensor);
-      twin.host.copy_(plain(twin.tensor), /*non_blocking=*/true);
+  for (std::size_t slice = 0; slice < arrived_.size(); ++slice) {
+    for (const Twin& twin : twins_) {
+      if (twin.use.read && twin.tensor.numel() != 0) {
+        keep_for(stream, twin.tensor);
+        each_of(twin, slice,
+                [](const at::Tensor& device, const at::Tensor& host) { host.copy_(plain(device), /*non_blocking=*/true); });
+      }
     }
+    arrived_[slice]->raise();
   }
-  arrived_->raise();
+}
+
+std::optional<Status> Copies::arrived(std::size_t piece) {
+  try {
+    const bool there = arrived_[cut_ ? piece / cut_->pieces : 0]->passed();
+    hold_up_.store(!there, std::memory_order_relaxed);
+    return there ? std::optional(Status()) : std::nullopt;
+  } catch (const std::exception& error) {  // the device is broken, and the peers will wait for this operation
+    return failure_of_device(error);
+  }
+}
+
+Status Copies::ended(std::size_t piece) {
+  try {
+    if ((piece + 1) % cut_->pieces == 0 || piece == cut_->last) {
+      bring_back_next();
+    }
+    return {};
+  } catch (const std::exception& error) {
+    return failure_of_device(error);
+  }
 }
 
 void Copies::end() {
+  while (back_ < arrived_.size()) {
+    bring_back_next();
+  }
+}
+
+void Copies::bring_back_next() {
   const c10::InferenceMode below_autograd(true);
   const c10::Stream& stream = done_->stream();
   const c10::StreamGuard guard(stream);
+  if (cut_ && cut_->overlaps) {
+    arrived_.back()->block(stream);
+  }
   for (const Twin& twin : twins_) {
     if (twin.use.written && twin.tensor.numel() != 0) {
       keep_for(stream, twin.tensor);
-      twin.tensor.copy_(twin.host, /*non_blocking=*/true);
+      each_of(twin, back_, [](const at::Tensor& device, const at::Tensor& host) { device.copy_(host, /*non_blocking=*/true); });
     }
   }
-  done_->raise();
+  if (++back_ == arrived_.size()) {
+    done_->raise();
+  }
 }
 
 }  // namespace torch_ucc

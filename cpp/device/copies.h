@@ -1,40 +1,55 @@
 // Tensors on a device, by way of host memory: UCC and UCX see their stand-ins on the host and never an address of a device.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "base/status.h"
 #include "compat/torch_compat.h"
 #include "device/host_blocks.h"
 #include "device/lanes.h"
+#include "ops/prepared.h"
 #include "work/fence.h"
 
 namespace torch_ucc {
 
 // The copies of one call, to and from its stand-ins. Keeps tensors and stand-ins alive.
-class Copies {
+//
+// They go whole, or in slices, each of which is what one or a few pieces of the operation work on: then the device copies the
+// next slices to the host, and those back that have ended, while the network has the ones between.
+class Copies final : public PieceFlow {
  public:
   Copies(c10::Device device, const Lane& lane);
-  // Gives the host memory back. Nothing but the device's copies may still use it.
-  ~Copies();
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
+  // Gives the host memory back. Nothing but the device's copies may still use it: an operation that is given up after some of its
+  // pieces have ended keeps its copies for ever.
+  ~Copies() override;
 
   struct Use {
     bool read = false;     // copied to the host in begin()
-    bool written = false;  // copied back in end()
+    bool written = false;  // copied back when its piece has ended, or in end()
   };
   // Makes a stand-in: a plain tensor of the same shape that shares its memory with nothing.
   at::Tensor add(const at::Tensor& tensor, Use use);
   // The tensor that has this stand-in.
   const at::Tensor& original_of(const at::Tensor& host) const { return twins_[by_host_.at(host.unsafeGetTensorImpl())].tensor; }
 
+  // Has them go in slices with the pieces of the one operation that works on the stand-ins, if that can be. Before begin().
+  void follow(Prepared& prepared);
+  bool in_slices() const { return cut_.has_value(); }
+
   // Queues the copies to the host behind all that the calling thread has queued on its current stream. Does not block.
   void begin();
-  // Whether they have ended, and so all that was queued before them. Any thread.
-  bool have_arrived() const { return arrived_->passed(); }
-  // Queues the copies back. Does not block. Any thread, once.
+  // Whether the slice of a piece is there, and so all that was queued before begin(). In one slice it is that of every piece.
+  std::optional<Status> arrived(std::size_t piece) override;
+  // Whether the answer was no when it was last asked for. Any thread.
+  bool hold_up() const { return hold_up_.load(std::memory_order_relaxed); }
+  // Queues the copies back of the slice that ends with this piece.
+  Status ended(std::size_t piece) override;
+  // Queues the copies back that are not queued yet. Does not block. Any thread, once.
   void end();
 
   // Behind the copies back.
@@ -48,12 +63,29 @@ class Copies {
     at::Tensor block;  // whose memory the stand-in uses
     Use use;
   };
+  // A tensor is one or several ranks' parts, and a slice has its share of each part.
+  struct Cut {
+    std::size_t part;    // bytes
+    std::size_t share;   // bytes, of every slice but the last
+    std::size_t pieces;  // of every slice but the last
+    std::size_t last;    // piece
+    bool overlaps;       // what is written is read elsewhere, by another piece
+  };
+
+  // Calls `copy(device, host)` for all that a slice has of a tensor.
+  template <typename Copy>
+  void each_of(const Twin& twin, std::size_t slice, const Copy& copy) const;
+  void bring_back_next();
+  bool overlaps_by(std::size_t part) const;
 
   const c10::Device device_;
-  const std::shared_ptr<Fence> arrived_;
   const std::shared_ptr<Fence> done_;
+  std::vector<std::shared_ptr<Fence>> arrived_;  // by slice
   std::vector<Twin> twins_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_host_;
+  std::optional<Cut> cut_;  // in one slice without
+  std::size_t back_ = 0;    // slices whose copies back are queued
+  std::atomic<bool> hold_up_{false};
 };
 
 }  // namespace torch_ucc

@@ -1,6 +1,6 @@
 #include "device/staged_op.h"
 
-#include <exception>
+#include <optional>
 
 namespace torch_ucc {
 
@@ -31,12 +31,10 @@ Op::State StagedOp::poll(LoopToken& token) {
 }
 
 bool StagedOp::has_arrived() {
-  try {
-    if (!arrived_ && (copies_ == nullptr || copies_->have_arrived())) {
-      arrived_ = true;
-    }
-  } catch (const std::exception& error) {  // the device is broken, and the peers will wait for this operation
-    status_ = Status(StatusCode::transport, std::string("its device failed: ") + error.what());
+  if (!arrived_ && status_.ok()) {
+    const std::optional<Status> arrived = copies_ == nullptr ? Status() : copies_->arrived(0);
+    arrived_ = arrived && arrived->ok();
+    status_ = arrived.value_or(Status());
   }
   return arrived_;
 }
@@ -62,9 +60,16 @@ void StagedOp::announce() const {
   }
 }
 
+bool StagedOp::is_announced() const {
+  const bool is_there = copies_ == nullptr || !copies_->in_slices();  // nobody rings when a slice arrives
+  return begun_.load(std::memory_order_relaxed) && is_there && op_->is_announced();
+}
+
 std::string StagedOp::waits_for() const {
   if (begun_) {
-    return {};
+    return copies_ != nullptr && copies_->hold_up()
+               ? "the rest of its data to come from " + copies_->device().str() + ", and a part of it was sent"
+               : "";
   }
   return arrived_ ? "an earlier operation of the group, which waits for its stream"
                   : "what was queued on its stream of " + copies_->device().str() + ", and nothing of it was sent";

@@ -1,4 +1,5 @@
-// An operation on stand-ins: begins once they hold what the device had, and brings back what they hold at its end.
+// An operation on stand-ins: begins once they hold what the device had, or the first slice of it, and brings back what they hold
+// at its end that its pieces have not brought back before.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,7 @@ class StagedOp final : public Op {
   int source() const override { return op_->source(); }
   Status finish() override;
   void announce() const override;
-  bool is_announced() const override { return begun_.load(std::memory_order_relaxed) && op_->is_announced(); }
+  bool is_announced() const override;
   microseconds patience() const override { return op_->patience(); }
   std::string waits_for() const override;
   Scope& scope() const override { return op_->scope(); }

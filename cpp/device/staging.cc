@@ -20,6 +20,9 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
     needed = needed || prepared->path != Path::nothing || prepared->store;
   }
   if (needed) {
+    if (all.size() == 1) {  // of several nothing says which stand-in is whose
+      copies_->follow(*all.front());
+    }
     copies_->begin();
   }
   return needed ? copies_ : nullptr;

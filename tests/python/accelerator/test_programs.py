@@ -110,7 +110,10 @@ def run_all(seeds: list[int]) -> int:
     return accelerators.memory_faults()
 
 
+@pytest.mark.parametrize("piece", ["1m", "200"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_random_programs(size: int) -> None:
+def test_random_programs(size: int, piece: str) -> None:
+    """Of tensors that go whole, and in six slices."""
     seeds = [size * 1000 + number for number in range(8)]
-    assert run_ranks(run_all, size, seeds, timeout=240.0) == [0] * size
+    env = {"TORCH_UCC_SEGMENT_BYTES": piece}
+    assert run_ranks(run_all, size, seeds, timeout=240.0, env=env) == [0] * size

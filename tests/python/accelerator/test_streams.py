@@ -214,9 +214,11 @@ OF_THE_FAKE = (
 )
 
 
+@pytest.mark.parametrize("piece", ["1m", "1k"])
 @pytest.mark.parametrize("backend", ["ucc", "cpu:ucc,{}:ucc"])
-def test_streams(backend: str) -> None:
-    run_ranks(each_of_any, 2, backend=backend.format(accelerators.TYPE), timeout=120.0)
+def test_streams(backend: str, piece: str) -> None:
+    env = {"TORCH_UCC_SEGMENT_BYTES": piece}
+    run_ranks(each_of_any, 2, backend=backend.format(accelerators.TYPE), timeout=120.0, env=env)
 
 
 def each_of_any() -> None:
