@@ -117,10 +117,23 @@ std::map<void*, Users>& users() {
   static auto* const all = new std::map<void*, Users>();
   return *all;
 }
+// What was freed since its stream was last allocated for.
+std::map<Stream*, std::vector<void*>>& dropped() {
+  static auto* const all = new std::map<Stream*, std::vector<void*>>();
+  return *all;
+}
 
 }  // namespace
 
 void* device_allocate(std::size_t bytes, Stream& stream) {
+  std::vector<void*> free;
+  {
+    const std::lock_guard<std::mutex> lock(users_mutex);
+    free = std::exchange(dropped()[&stream], {});
+  }
+  for (void* each : free) {
+    stream.push([each] { device_space().give(each); });
+  }
   void* const address = device_space().take(bytes);
   const std::lock_guard<std::mutex> lock(users_mutex);
   users()[address] = {&stream, {}};
@@ -138,7 +151,8 @@ void device_free(void* address) {
   for (Stream* other : used.others) {
     used.owner->wait_for(other->mark());
   }
-  used.owner->push([address] { device_space().give(address); });
+  const std::lock_guard<std::mutex> lock(users_mutex);
+  dropped()[used.owner].push_back(address);
 }
 
 void device_record(void* address, Stream& stream) {
@@ -155,6 +169,16 @@ void* pinned_allocate(std::size_t bytes) { return pinned_space().take(bytes); }
 void pinned_free(void* address) { pinned_space().give(address); }
 bool is_pinned(const void* address) { return pinned_space().holds(address); }
 
-int faults() { return device_space().faults() + pinned_space().faults(); }
+int faults() {
+  {
+    const std::lock_guard<std::mutex> lock(users_mutex);
+    for (auto& [stream, addresses] : dropped()) {
+      for (void* each : std::exchange(addresses, {})) {
+        device_space().give(each);
+      }
+    }
+  }
+  return device_space().faults() + pinned_space().faults();
+}
 
 }  // namespace fake

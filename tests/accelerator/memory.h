@@ -11,8 +11,8 @@ namespace fake {
 
 // An address that only stands for memory: who follows it on the host crashes.
 void* device_allocate(std::size_t bytes, Stream& stream);
-// As a caching allocator has it: free for whatever comes later on the stream it was allocated for, and behind what the streams
-// have queued by now for which it was recorded.
+// As a caching allocator has it: used anew by the next allocation for its stream, behind all that is queued there until then and
+// behind what the streams have queued by now for which it was recorded.
 void device_free(void* address);
 void device_record(void* address, Stream& stream);
 // Where kernels find the bytes.
