@@ -2,6 +2,7 @@
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -183,6 +184,13 @@ struct PinnedMemory final : c10::Allocator {
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 
+// What was in it is lost.
+void resize(const c10::Storage& storage, std::size_t bytes) {
+  const c10::DeviceGuard guard(storage.device());
+  storage.set_data_ptr(c10::GetAllocator(kType)->allocate(bytes));
+  storage.set_nbytes(bytes);
+}
+
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -193,6 +201,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex getCurrentDevice() const override { return current_device; }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override { return std::exchange(current_device, index); }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override { resize(storage, bytes); }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   at::Allocator* getPinnedMemoryAllocator() const override {
     static PinnedMemory memory;

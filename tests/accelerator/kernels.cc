@@ -2,6 +2,7 @@
 // when its time comes: nothing keeps it alive meanwhile.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -124,6 +125,12 @@ at::Tensor& mul_(at::Tensor& self, const at::Tensor& other) {
   return self;
 }
 
+// Of what was computed on the host.
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  TORCH_CHECK(to.sizes() == from.sizes(), "the fake accelerator resizes no tensor");
+  return const_cast<at::Tensor&>(to).copy_(from);
+}
+
 at::Scalar item(const at::Tensor& self) { return self.cpu().item(); }
 
 void record_stream(at::Tensor& self, c10::Stream stream) {
@@ -143,9 +150,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("zero_", &zero_);
   m.impl("add_.Tensor", &add_);
   m.impl("mul_.Tensor", &mul_);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &item);
   m.impl("record_stream", &record_stream);
 }
+
+// All others are computed on the host once the stream has come to them, and copied back: what a training needs.
+void on_the_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_host>()); }
 
 }  // namespace
 }  // namespace fake

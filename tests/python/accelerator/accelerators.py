@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,11 +57,26 @@ def load() -> ctypes.CDLL | None:
     path = BUILD / "libfake_accelerator.so"
     torch.ops.load_library(path)
     module = types.ModuleType(f"torch.{TYPE}")
-    module.is_available = lambda: True  # type: ignore[attr-defined]
-    module.device_count = lambda: 2  # type: ignore[attr-defined]
-    module.current_device = torch.accelerator.current_device_index  # type: ignore[attr-defined]
+    vars(module).update(_of_the_module())
     torch._register_device_module(TYPE, module)
     return ctypes.CDLL(str(path))
+
+
+def _of_the_module() -> dict[str, Callable[..., object]]:
+    """What torch, DDP and FSDP2 ask of the module of a device, as torch.cuda has it."""
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 2,
+        "current_device": torch.accelerator.current_device_index,
+        "set_device": torch.accelerator.set_device_index,
+        "current_stream": torch.accelerator.current_stream,
+        "stream": lambda stream: stream,
+        "Stream": lambda priority=0: torch.Stream(device=TYPE),
+        "Event": lambda: torch.Event(TYPE),
+        "_is_in_bad_fork": lambda: False,
+        "manual_seed_all": lambda seed: None,
+    }
 
 
 def device(index: int = 0) -> str:
