@@ -2,7 +2,7 @@
 
 The fake one (tests/accelerator) has two devices, whose streams are threads that run everything late, at
 random; whose memory the host cannot touch; and which fills what was freed with a pattern and counts who
-writes there. With it a test can also hold a stream up. TESTED_ACCELERATOR=cuda asks for a real one.
+writes there. TESTED_ACCELERATOR=cuda asks for a real one. A test can hold streams up on both.
 """
 
 from __future__ import annotations
@@ -25,13 +25,27 @@ ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "build" / f"fake-accelerator-{torch.__version__}"
 TYPE = os.environ.get("TESTED_ACCELERATOR", "privateuseone")
 IS_FAKE = TYPE == "privateuseone"
-only_on_the_fake_one = pytest.mark.skipif(not IS_FAKE, reason="needs a stream that can be held up")
+RANKS = (2, 3) if IS_FAKE else (2, 4)
+"""How many share a device where everything is tested."""
+MANY = 1000 if IS_FAKE else 8 << 20
+"""Elements of a tensor whose copies are late: on a real one they are if it is large."""
+
+needs_gates = pytest.mark.skipif(
+    TYPE not in ("privateuseone", "cuda"), reason=f"no stream of {TYPE} can be held up"
+)
 
 
 def prepare() -> None:
     """Once, before ranks start."""
     if IS_FAKE:
         _build()
+    else:  # else a stream may share its queue with one that is held up
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+def count() -> int:
+    """Devices of this machine. Needs no load()."""
+    return 2 if IS_FAKE else torch.accelerator.device_count()
 
 
 @functools.cache
@@ -105,13 +119,36 @@ def break_down() -> None:
 
 
 class Gate:
-    """Holds a stream of the fake accelerator up until it is opened."""
+    """Holds a stream up until it is opened."""
 
     def __init__(self, stream: torch.Stream) -> None:
-        self._number = _fake().fake_close_gate(stream.device_index, ctypes.c_int64(stream.stream_id))
+        self.open: Callable[[], object]
+        if IS_FAKE:
+            number = _fake().fake_close_gate(stream.device_index, ctypes.c_int64(stream.stream_id))
+            self.open = functools.partial(_fake().fake_open_gate, number)
+        else:
+            self.open = _hold_up(_of_cuda(stream))
 
-    def open(self) -> None:
-        _fake().fake_open_gate(self._number)
+
+_words: list[torch.Tensor] = []  # that a stream may still look at
+
+
+def _hold_up(stream: torch.cuda.Stream) -> Callable[[], object]:
+    """The driver can have a stream wait until a word of the host's memory is 1."""
+    word = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+    _words.append(word)
+    wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2
+    wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
+    equal = 1
+    if error := wait(stream.cuda_stream, word.data_ptr(), 1, equal):
+        raise RuntimeError(f"cuStreamWaitValue32: error {error} of CUDA")
+    return functools.partial(word.fill_, 1)
+
+
+def _of_cuda(stream: torch.Stream) -> torch.cuda.Stream:
+    return torch.cuda.Stream(
+        stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
+    )
 
 
 @contextmanager
@@ -125,7 +162,11 @@ def held_up(stream: torch.Stream) -> Iterator[None]:
 
 @contextmanager
 def capturing(stream: torch.Stream) -> Iterator[None]:
-    """As if a graph were being captured there."""
+    """A graph is being captured there; as if, on the fake one."""
+    if not IS_FAKE:
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=_of_cuda(stream)):
+            yield
+        return
     _fake().fake_capture(stream.device_index, ctypes.c_int64(stream.stream_id), 1)
     yield
     _fake().fake_capture(stream.device_index, ctypes.c_int64(stream.stream_id), 0)

@@ -111,7 +111,7 @@ def run_all(seeds: list[int]) -> int:
 
 
 @pytest.mark.parametrize("piece", ["1m", "200"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", accelerators.RANKS)
 def test_random_programs(size: int, piece: str) -> None:
     """Of tensors that go whole, and in six slices."""
     seeds = [size * 1000 + number for number in range(8)]

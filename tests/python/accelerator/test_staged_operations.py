@@ -147,9 +147,10 @@ def try_each() -> dict[str, tuple[Report, int]]:
     return {way.__name__: (way(), accelerators.memory_faults()) for way in WAYS}
 
 
-@pytest.fixture(
-    scope="module", params=[(2, "1m"), (3, "1m"), (3, "1k")], ids="{0[0]} ranks, pieces of {0[1]}".format
-)
+SIZES = [*((ranks, "1m") for ranks in accelerators.RANKS), (3, "1k")]
+
+
+@pytest.fixture(scope="module", params=SIZES, ids="{0[0]} ranks, pieces of {0[1]}".format)
 def reports(request: pytest.FixtureRequest) -> list[dict[str, tuple[Report, int]]]:
     ranks, piece = request.param
     return run_ranks(try_each, ranks, timeout=300.0, env={"TORCH_UCC_SEGMENT_BYTES": piece})

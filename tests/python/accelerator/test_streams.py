@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 import time
+from collections.abc import Callable
 
 import accelerators
 import pytest
 import torch
 import torch.distributed as dist
-from accelerators import held_up, only_on_the_fake_one
+from accelerators import MANY, held_up, needs_gates
 from calls import refusal, usable
 from torch_ucc.testing import run_ranks
 
@@ -18,6 +19,19 @@ pytestmark = pytest.mark.multirank
 
 def ones(numel: int = 4, index: int = 0) -> torch.Tensor:
     return torch.empty(numel, device=accelerators.device(index)).fill_(1)
+
+
+def first_uses() -> None:
+    """Of kernels and of memory: the driver of a real device may have them wait for all its streams, also for
+    those that are held up."""
+    works = []
+    for _ in range(3):
+        tensor = ones()
+        torch.empty(4, device=tensor.device).copy_(tensor)
+        works.append(dist.all_reduce(tensor.add_(1), async_op=True))
+    for work in works:
+        work.wait()
+    assert tensor.cpu().tolist() == [4.0] * 4
 
 
 def a_call_waits_for_its_stream() -> None:
@@ -49,7 +63,7 @@ def the_reader_waits_for_the_copies() -> None:
     """Copies to the device are late: who reads on a stream that did wait() gets the result all the same."""
     accelerators.set_longest_delay(20_000)
     for _ in range(20):
-        tensor = ones(1000)
+        tensor = ones(MANY)
         dist.all_reduce(tensor, async_op=True).wait()
         assert bool((tensor.cpu() == 2).all())
     accelerators.set_longest_delay(100)
@@ -62,7 +76,7 @@ def host_memory_is_used_anew_only_once_it_was_copied() -> None:
     results = []
     for turn in range(20):
         with streams[turn % 2]:
-            results.append(ones(1000).mul_(turn))
+            results.append(ones(MANY).mul_(turn))
             dist.all_reduce(results[-1])
     torch.accelerator.synchronize()
     assert [float(result.cpu()[0]) for result in results] == [2.0 * turn for turn in range(20)]
@@ -72,7 +86,7 @@ def host_memory_is_used_anew_only_once_it_was_copied() -> None:
 def a_timeout_of_wait_has_the_result_there() -> None:
     accelerators.set_longest_delay(20_000)
     for _ in range(5):
-        work = dist.all_reduce(ones(1000), async_op=True)
+        work = dist.all_reduce(ones(MANY), async_op=True)
         work.wait(datetime.timedelta(seconds=60))
         assert work.is_completed()
     accelerators.set_longest_delay(100)
@@ -136,7 +150,7 @@ def messages_keep_the_order_of_the_calls() -> None:
 
 def callbacks_of_a_future_see_the_result() -> None:
     accelerators.set_longest_delay(5_000)
-    tensor = ones(1000)
+    tensor = ones(MANY)
     work = dist.all_reduce(tensor, async_op=True)
     read = work.get_future().then(lambda future: future.value()[0].cpu())
     assert bool((read.wait() == 2).all())
@@ -162,7 +176,7 @@ def devices_of_one_process() -> None:
         dist.all_reduce(tensor)
         assert tensor.cpu().tolist() == [3.0] * 4
         assert torch.accelerator.current_device_index() == 0
-    works = [dist.all_reduce(ones(1000, index), async_op=True) for index in (0, 1, 0, 1)]
+    works = [dist.all_reduce(ones(MANY, index), async_op=True) for index in (0, 1, 0, 1)]
     for work in works:
         work.wait()
         assert bool((work.result()[0].cpu() == 2).all())
@@ -173,17 +187,6 @@ def devices_of_one_process() -> None:
     raised = refusal(lambda: dist.all_gather([torch.ones(4), torch.ones(4)], ones()))
     assert raised is not None and raised[0] == "ValueError" and "must be on one device" in raised[1], raised
     assert usable()
-
-
-def a_capture_is_refused() -> None:
-    stream = accelerators.new_stream()
-    with stream:
-        tensor = ones()
-        with accelerators.capturing(stream):
-            raised = refusal(lambda: dist.all_reduce(tensor))
-        assert raised is not None and raised[0] == "NotImplementedError" and "graph" in raised[1], raised
-        dist.all_reduce(tensor)
-        assert tensor.cpu().tolist() == [2.0] * 4
 
 
 def what_is_wrong_is_refused() -> None:
@@ -202,15 +205,13 @@ OF_ANY = (
     callbacks_of_a_future_see_the_result,
     what_is_wrong_is_refused,
 )
-OF_THE_FAKE = (
+HELD_UP = (
     a_call_waits_for_its_stream,
     the_caller_does_not_wait_for_other_streams,
     a_timeout_of_wait_passes,
     operations_begin_in_the_order_of_the_calls,
     messages_keep_the_order_of_the_calls,
     a_barrier_of_a_device_comes_behind_its_stream,
-    devices_of_one_process,
-    a_capture_is_refused,
 )
 
 
@@ -227,14 +228,59 @@ def each_of_any() -> None:
     assert accelerators.memory_faults() == 0
 
 
-@only_on_the_fake_one
-@pytest.mark.parametrize("check", OF_THE_FAKE)
-def test_streams_that_are_held_up(check: object) -> None:
-    run_ranks(check, 2, timeout=60.0)
+def with_streams_held_up(check: Callable[[], None]) -> None:
+    accelerators.load()
+    first_uses()
+    check()
+
+
+@needs_gates
+@pytest.mark.parametrize("check", HELD_UP)
+def test_streams_that_are_held_up(check: Callable[[], None]) -> None:
+    run_ranks(with_streams_held_up, 2, check, timeout=60.0)
+
+
+@pytest.mark.skipif(accelerators.count() < 2, reason="needs two devices")
+def test_devices_of_one_process() -> None:
+    run_ranks(devices_of_one_process, 2, timeout=60.0)
+
+
+TELLS_OF_CAPTURES = torch.__version__ >= (2, 12)
+
+
+def a_capture() -> str:
+    """Torch 2.12 and later tell of one: then the call is refused, and all goes on. Else the device refuses
+    what an operation needs, and the group has failed."""
+    stream = accelerators.new_stream()
+    ended = "as it should"
+    with stream:
+        first_uses()
+        tensor = ones()
+        try:
+            with accelerators.capturing(stream):
+                raised = refusal(lambda: dist.all_reduce(tensor))
+        except RuntimeError as error:
+            ended = str(error)
+        assert raised is not None, "a capture went unnoticed"
+        if TELLS_OF_CAPTURES:
+            assert raised[0] == "NotImplementedError" and "graph" in raised[1], raised
+            assert ended == "as it should"
+            dist.all_reduce(tensor)
+            assert tensor.cpu().tolist() == [2.0] * 4
+    assert ones().add_(1).cpu().tolist() == [2.0] * 4
+    return f"all_reduce raised {raised[0]}: {raised[1]}; the capture ended: {ended}"
+
+
+@needs_gates
+def test_a_capture(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_ranks(a_capture, 2, timeout=90.0, group_timeout=20.0)
+    with capsys.disabled():
+        print(f"\nIn a capture, torch {torch.__version__}: {found[0]}")
 
 
 def behind_a_stream_that_never_goes_on() -> None:
-    """The timeout says what was waited for, and leaves the device as it was."""
+    """The timeout says what was waited for, and leaves the device as it was, also for when it goes on."""
+    first_uses()
     stream = accelerators.new_stream()
     device = accelerators.device()
     with stream:
@@ -245,12 +291,13 @@ def behind_a_stream_that_never_goes_on() -> None:
     assert (
         f"still waited for what was queued on its stream of {device}, and nothing of it was sent" in raised[1]
     ), raised
-    result = ones().add_(1)
-    assert result.cpu().tolist() == [2.0] * 4
+    assert ones().add_(1).cpu().tolist() == [2.0] * 4
     gate.open()
     stream.synchronize()
+    with stream:
+        assert ones().add_(1).cpu().tolist() == [2.0] * 4
 
 
-@only_on_the_fake_one
+@needs_gates
 def test_behind_a_stream_that_never_goes_on() -> None:
     run_ranks(behind_a_stream_that_never_goes_on, 2, group_timeout=1.0)

@@ -75,8 +75,11 @@ def sharded(device: str) -> Weights:
     return weights
 
 
-def differences(train: Callable[[str], Weights]) -> float:
-    device = accelerators.device()
+def difference(train: Callable[[str], Weights], device_of_its_own: bool = False) -> float:
+    """The largest of a weight."""
+    index = dist.get_rank() if device_of_its_own else 0
+    device = accelerators.device(index)
+    torch.accelerator.set_device_index(index)
     ours, right = train(device), alone(device, dist.get_world_size())
     assert accelerators.memory_faults() == 0
     return max(float((a - b).abs().max()) for a, b in zip(ours, right, strict=True))
@@ -84,6 +87,24 @@ def differences(train: Callable[[str], Weights]) -> float:
 
 @pytest.mark.parametrize("train", [replicated, sharded])
 @pytest.mark.parametrize("backend", ["ucc", "{}:ucc", "cpu:ucc,{}:ucc"])
-def test_training(train: Callable[[str], Weights], backend: str) -> None:
-    found = run_ranks(differences, 2, train, backend=backend.format(accelerators.TYPE), timeout=180.0)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_training(train: Callable[[str], Weights], backend: str, ranks: int) -> None:
+    found = run_ranks(difference, ranks, train, backend=backend.format(accelerators.TYPE), timeout=180.0)
+    assert max(found) < 1e-5, found
+
+
+def beside_nccl(train: Callable[[str], Weights]) -> float:
+    found = difference(train, device_of_its_own=True)
+    on_host = torch.ones(3)
+    dist.all_reduce(on_host)
+    assert on_host.tolist() == [float(dist.get_world_size())] * 3
+    return found
+
+
+@pytest.mark.skipif(accelerators.TYPE != "cuda" or not dist.is_nccl_available(), reason="there is no NCCL")
+@pytest.mark.parametrize("train", [replicated, sharded])
+def test_training_beside_nccl(train: Callable[[str], Weights]) -> None:
+    """Which has no two ranks on one device."""
+    ranks = min(accelerators.count(), 4)
+    found = run_ranks(beside_nccl, ranks, train, backend="cpu:ucc,cuda:nccl", timeout=180.0)
     assert max(found) < 1e-5, found
