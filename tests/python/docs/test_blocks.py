@@ -25,6 +25,7 @@ RUN_BY = {
     "README.md: $ .venv/bin/torchrun --standalone --npro": "integration/test_newcomer.py",
     "README.md: .venv/bin/pip wheel --no-build-isolation": "integration/test_newcomer.py",
     "docs/examples.md: torchrun --standalone --nproc-per-node=2": "launchers/test_examples.py",
+    "docs/accelerators.md: ci/gpu --pack DIR": "unit/test_gpu_pack.py",
     "docs/packaging.md: ci/wheel": "unit/test_release.py",
     "docs/packaging.md: pip wheel --no-build-isolation --no-deps": "unit/test_release.py",
     "docs/launchers.md: mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x": "launchers/test_mpirun.py",
