@@ -36,6 +36,17 @@ using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;
 using PreMulSumSupplement = c10d::PreMulSumSupplement;
 #endif
 
+// Torch 2.11 has no name of its own for it.
+template <typename Type>
+consteval Type reduce_scatter_tensor_coalesced() {
+  if constexpr (requires { Type::REDUCE_SCATTER_TENSOR_COALESCED; }) {
+    return Type::REDUCE_SCATTER_TENSOR_COALESCED;
+  } else {
+    return Type::COALESCED;
+  }
+}
+inline constexpr c10d::OpType kReduceScatterTensorCoalescedType = reduce_scatter_tensor_coalesced<c10d::OpType>();
+
 // Whether what is queued on the stream is recorded into a graph instead of run. Torch 2.11 does not tell.
 #if TUCC_TORCH_RELEASE < 212
 inline bool is_capturing(const c10::Stream& /*stream*/) { return false; }

@@ -39,7 +39,7 @@ inline constexpr std::array<Operation, 22> kTable{{
     {"reduce", "ucc:reduce", OpType::REDUCE},
     {"reduce_scatter", "ucc:reduce_scatter", OpType::REDUCE_SCATTER},
     {"reduce_scatter_tensor", "ucc:_reduce_scatter_base", OpType::_REDUCE_SCATTER_BASE},
-    {"reduce_scatter_tensor_coalesced", "ucc:reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED},
+    {"reduce_scatter_tensor_coalesced", "ucc:reduce_scatter_tensor_coalesced", kReduceScatterTensorCoalescedType},
     {"scatter", "ucc:scatter", OpType::SCATTER},
     {"send", "ucc:send", OpType::SEND},
 }};
