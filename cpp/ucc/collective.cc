@@ -36,6 +36,9 @@ void Collective::post_pieces(LoopToken& token) {
   if (all_posted() || !team_->turns().serves(token, ticket_)) {
     return;
   }
+  if (posted_ == 0 && !team_->has_room_for(token, pieces_.bytes_of_piece())) {
+    return;
+  }
   while (!all_posted() && posted_ - ended_ < pieces_.window) {
     const std::optional<Status> arrived = pieces_.flow == nullptr ? Status() : pieces_.flow->arrived(posted_);
     if (!arrived) {
@@ -78,6 +81,7 @@ Status Collective::post_next(LoopToken& token) {
     return Status(StatusCode::transport, from_ucc(status, "ucc_collective_post").message());
   }
   requests_[posted_++ % Pieces::kMaxWindow] = request;
+  team_->begins_to_move(pieces_.bytes_of_piece());
   return {};
 }
 
@@ -123,6 +127,7 @@ Op::State Collective::poll(LoopToken& token) {
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }
     ucc_collective_finalize(std::exchange(request, nullptr));
+    team_->has_moved(pieces_.bytes_of_piece());
     if (!pieces_.destinations.empty()) {
       unpack(ended_);
     }
@@ -139,8 +144,8 @@ Op::State Collective::poll(LoopToken& token) {
   }
   const std::size_t posted = posted_;
   post_pieces(token);
-  if (pieces_.flow != nullptr && posted_ != posted) {
-    announce();  // who waits for the others may have gone to sleep while this one was on its way to the buffers
+  if (posted_ != posted) {
+    announce();  // who waits for it may have gone to sleep meanwhile
   }
   if (!status_.ok() || ended_ == total_) {
     doubtful_ = ErrorLog::count() != errors_before_;

@@ -3,6 +3,7 @@
 
 #include <ucc/api/ucc.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -58,7 +59,20 @@ class UccTeam {
   // The same for calls that are compared between the ranks first: those that passed start in the order of the calls.
   Turns& check_turns() { return check_turns_; }
 
+  // Whether an operation that moves so many bytes at a time may start beside those that are posted. On one host large ones hold
+  // each other up; between hosts the network has room for many.
+  bool has_room_for(LoopToken& token, std::size_t bytes) const {
+    token.check();
+    return moving_ == 0 || bytes <= kSmall || moving_ + bytes <= kMostOnHost || !bells_.complete;
+  }
+  // Counts what is moved.
+  void begins_to_move(std::size_t bytes) { moving_ += bytes; }
+  void has_moved(std::size_t bytes) { moving_ -= bytes; }
+
  private:
+  static constexpr std::size_t kSmall = std::size_t{64} << 10;
+  static constexpr std::size_t kMostOnHost = std::size_t{2} << 20;
+
   const std::uint16_t id_;
   std::vector<std::uint64_t> members_;  // UCC keeps a pointer into it
   const int rank_;
@@ -67,6 +81,7 @@ class UccTeam {
   ucc_team_h handle_ = nullptr;
   Turns turns_;
   Turns check_turns_;
+  std::size_t moving_ = 0;  // bytes of the collectives that are posted; with the baton
 };
 
 // Creates a team, polled by the engine. The team must live until it ended.

@@ -280,6 +280,52 @@ TEST_F(CollectiveTest, TheNextOneOfATeamStartsWhenTheLastPieceWasPosted) {
   EXPECT_EQ(ucc.initialised[3].src.info.count, kElements);
 }
 
+// --- several at once -----------------------------------------------------------------------------------------------------
+
+constexpr Pieces kMegabyte{.total = std::size_t{1} << 20};
+
+TEST_F(CollectiveTest, OnOneHostALargeOneStartsOnceThereIsRoomForIt) {
+  const auto one = probe(kMegabyte);
+  const auto two = probe(kMegabyte);
+  const auto three = probe(kMegabyte);
+  for (const auto& each : {one, two, three}) {
+    EXPECT_TRUE(start(*each).ok());
+  }
+  EXPECT_EQ(ucc.posted, 2U);
+  EXPECT_EQ(poll(*three), in_flight);
+  ucc.end(0);
+  EXPECT_EQ(poll(*one), ended);
+  Bell::Sleep sleep(bell_);
+  EXPECT_EQ(poll(*three), advanced);
+  EXPECT_EQ(ucc.posted, 3U);
+  EXPECT_TRUE(sleep.wait(std::chrono::milliseconds(0)));
+}
+
+TEST_F(CollectiveTest, OneThatIsLargerThanAllRoomStartsWhenItIsAlone) {
+  const auto huge = probe({.total = std::size_t{1} << 30});
+  EXPECT_TRUE(start(*huge).ok());
+  EXPECT_EQ(ucc.posted, 1U);
+}
+
+TEST_F(CollectiveTest, ASmallOneNeedsNoRoom) {
+  const auto huge = probe({.total = std::size_t{1} << 30});
+  const auto small = probe(kWhole);
+  EXPECT_TRUE(start(*huge).ok());
+  EXPECT_TRUE(start(*small).ok());
+  EXPECT_EQ(ucc.posted, 2U);
+}
+
+TEST_F(CollectiveTest, BetweenHostsThereIsRoomForAll) {
+  const auto team = std::make_shared<UccTeam>(6, std::vector<std::uint64_t>{0, 1}, 0, Bells{{}, false}, scope_);
+  with_baton([&](LoopToken& token) { EXPECT_EQ(team->create_post(token, context_), UCC_OK); });
+  std::vector<std::shared_ptr<Probe>> several;
+  for (int i = 0; i < 5; ++i) {
+    several.push_back(std::make_shared<Probe>(team, args(&source_, &destination_), kMegabyte));
+    EXPECT_TRUE(start(*several.back()).ok());
+  }
+  EXPECT_EQ(ucc.posted, 5U);
+}
+
 // --- buffers that are filled and emptied meanwhile ------------------------------------------------------------------------
 
 // Says of the first `there` pieces that they have arrived.
