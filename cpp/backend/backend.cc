@@ -114,7 +114,7 @@ Call UccBackend::message(const Operation& op, int peer, int tag) const {
   return call;
 }
 
-std::shared_ptr<Op> UccBackend::make_op(const Call& call, Prepared prepared, trace::Recording recording) {
+std::shared_ptr<Op> UccBackend::make_op(const Call& call, Prepared&& prepared, trace::Recording recording) {
   const bool check = context_->settings().cross_check && !call.is_message() && size_ > 1;
   const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
   std::shared_ptr<Op> op;
@@ -222,7 +222,7 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
   return c10::make_intrusive<UccWork>(home_, rank_, std::move(parts));
 }
 
-UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, Staging staging, milliseconds timeout, bool async_op) {
+UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&& staging, milliseconds timeout, bool async_op) {
   const std::shared_ptr<Copies> copies = staging.begin(&prepared);
   UccWork::Parts parts = parts_of(*call.op, route_of(prepared.path));
   const trace::Recording recording = begin(call, prepared);
@@ -236,7 +236,7 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared prepared, Staging sta
   return post(std::move(op), copies, std::move(parts), timeout, async_op);
 }
 
-UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepared> all, Staging staging, milliseconds timeout,
+UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepared>&& all, Staging&& staging, milliseconds timeout,
                                            bool async_op) {
   std::vector<Prepared*> each;
   each.reserve(all.size());

@@ -120,14 +120,14 @@ class UccBackend final : public c10d::Backend {
   Call call(const Operation& op) const;
   Call message(const Operation& op, int peer, int tag) const;
   // Sends what was prepared, or keeps it for the end of the coalescing. `timeout` not above 0: the group's.
-  WorkPtr launch(Call call, Prepared prepared, Staging staging, std::chrono::milliseconds timeout, bool async_op);
+  WorkPtr launch(Call call, Prepared&& prepared, Staging&& staging, std::chrono::milliseconds timeout, bool async_op);
   // Several as one.
-  WorkPtr launch_all(const Call& call, std::vector<Prepared> all, Staging staging, std::chrono::milliseconds timeout,
+  WorkPtr launch_all(const Call& call, std::vector<Prepared>&& all, Staging&& staging, std::chrono::milliseconds timeout,
                      bool async_op);
   // Gives the call its sequence number, and says everywhere that it was made.
   trace::Recording begin(Call& call, const Prepared& prepared);
   // Null if nothing has to be done.
-  std::shared_ptr<Op> make_op(const Call& call, Prepared prepared, trace::Recording recording);
+  std::shared_ptr<Op> make_op(const Call& call, Prepared&& prepared, trace::Recording recording);
   trace::Counters& counters_of(const Operation& op, trace::Route route);
   void tell_hook_of(Op& op, const UccWork::Parts& parts);
   UccWork::Parts parts_of(const Operation& op, trace::Route route);

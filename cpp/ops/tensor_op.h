@@ -23,7 +23,7 @@ template <typename Transport>
 class TensorOp final : public Transport {
  public:
   template <typename... Args>
-  TensorOp(Call call, Prepared prepared, Args&&... args)
+  TensorOp(Call call, Prepared&& prepared, Args&&... args)
       : Transport(std::forward<Args>(args)...), call_(std::move(call)), prepared_(std::move(prepared)) {}
 
   // What is to be sent may have come only now, from a device.
@@ -69,7 +69,7 @@ class Local : public Op {
 
 // `channel` is that of the group of `team`. The sequence number of `call` must be final: collectives tell their messages apart
 // by it.
-inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared prepared, const std::shared_ptr<UccTeam>& team,
+inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared&& prepared, const std::shared_ptr<UccTeam>& team,
                                           const std::shared_ptr<Channel>& channel) {
   if (prepared.path == Path::collective) {
     const ucc_coll_args_t args = prepared.args;
