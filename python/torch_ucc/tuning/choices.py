@@ -66,15 +66,16 @@ def families(job: Job) -> list[Family]:
     several = len(job.hosts) > 1
     has_cma = not any(map(why_no_cma, job.hosts))
     crowded = job.crowded() is not None
-    return [
-        *([_hierarchy()] if several and most > 1 else []),
-        _pieces(),
-        _algorithms(ranks),
+    of_size = [_pieces(crowded), _algorithms(ranks)]
+    of_all = [
         *([_copies(crowded, several)] if most > 1 and has_cma else []),
         _rendezvous(),
         *([_radices(ranks)] if ranks > 2 else []),
         _waiting(spinning=not crowded),
     ]
+    # Large operations of ranks that share cores take most of a budget and decide least.
+    others = of_all + of_size if crowded else of_size + of_all
+    return [*([_hierarchy()] if several and most > 1 else []), *others]
 
 
 def cells(ops: Iterable[str], sizes: Iterable[int]) -> tuple[Case, ...]:
@@ -95,11 +96,11 @@ def _hierarchy() -> Family:
     )
 
 
-def _pieces() -> Family:
+def _pieces(crowded: bool) -> Family:
     sizes = ("256k", "512k", "2m", "4m")
     return _simple(
         "pieces of a large all_reduce",
-        cells(["all_reduce"], (2 * MB, 8 * MB, 64 * MB)),
+        cells(["all_reduce"], (2 * MB, 8 * MB, *(() if crowded else (64 * MB,)))),
         {f"pieces of {size}": {"settings": {"segment_bytes": size}} for size in sizes},
     )
 

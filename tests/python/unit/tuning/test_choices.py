@@ -44,6 +44,7 @@ def test_a_job_gets_what_fits_it() -> None:
     assert "collectives on each host first" not in names["2 hosts"] + names["many ranks"]
     assert "collectives on each host first" in names["2 hosts of 4"]
     assert "transports on a host" not in names["2 hosts"]
+    assert names["2 ranks"][0] == names["many ranks"][-2] == "pieces of a large all_reduce"
     waiting = next(family for family in families(jobs()["many ranks"]) if family.name == "waiting")
     assert not any(variant.startswith("spinning") for variant in waiting.variants)
 
