@@ -21,6 +21,7 @@ from torch_ucc.bench.peers import PEERS, tuned
 from torch_ucc.bench.places import place, why_no_hosts
 
 OCCASION_PEERS = "ucc,gloo"
+FEW_TURNS = 3  # of occasions, which take long
 OCCASION_HELP = {
     "idle": "measure instead what idling and waiting cost",
     "training": "measure instead what communication costs a training",
@@ -83,7 +84,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     able = [name for name, peer in PEERS.items() if args.hosts == 1 or peer.spans_hosts]
     asked = [name for name in able if args.report or not PEERS[name].on_request]
     args.peers = args.peers or (names(OCCASION_PEERS) if args.occasions else asked)
-    args.repetitions = args.repetitions or (3 if args.occasions else 5 if args.report else 8)
+    args.repetitions = args.repetitions or (FEW_TURNS if args.occasions else 5 if args.report else 8)
     for name in args.peers:
         if name not in PEERS:
             parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
@@ -91,6 +92,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             parser.error(f"--{args.occasions[0]} measures torch backends, not {name}")
         if name not in able:
             parser.error(f"--hosts {args.hosts} measures {', '.join(able)}, not {name}")
+    if args.occasions and args.report:
+        parser.error(f"--report measures --{args.occasions[0]}, too")
     if args.hosts > 1 and (args.occasions or args.report):
         parser.error("--hosts times operations; --report does so, too")
     if args.rate and args.hosts == 1:
@@ -116,12 +119,16 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{about['cpu']}, {about['cores']} of {about['cores_of_machine']} cores, torch {about['torch']}\n")
 
     start = machine.Clock.now()
+    occasions = dict.fromkeys(args.occasions or [], args.repetitions)
     peers = [PEERS[name] for name in args.peers] + ([tuned(args.profile)] if args.profile else [])
     sweeps: dict[int, list[int]] = {} if args.occasions else {args.hosts: args.ranks}
+    watched = peers
     if args.report:
         sweeps[2] = [2]
-    rounds = sum(map(len, sweeps.values())) + sum(len(OCCASIONS[name].ranks) for name in args.occasions or [])
-    total = args.repetitions * len(peers) * rounds
+        occasions = dict.fromkeys(OCCASIONS, FEW_TURNS)
+        watched = [PEERS[name] for name in names(OCCASION_PEERS)]
+    total = args.repetitions * len(peers) * sum(map(len, sweeps.values()))
+    total += sum(count * len(watched) * len(OCCASIONS[name].ranks) for name, count in occasions.items())
     with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
 
         def notice(text: str) -> None:
@@ -130,8 +137,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         bench = Bench(peers, args.repetitions, notice)
         with until_interrupted(bench):
-            for name in args.occasions or []:
-                bench.watch(OCCASIONS[name], occasion_arguments(name, args))
+            for name, count in occasions.items():
+                bench.watch(OCCASIONS[name], occasion_arguments(name, args), watched, count)
             for hosts, of_ranks in sweeps.items():
                 if reason := why_no_hosts(hosts):
                     bench.failures.append(f"{hosts} hosts: {reason}")

@@ -164,11 +164,13 @@ class Bench:
                 case = Case(row["op"], row["bytes"])
                 self.samples.append(Sample(peer.name, ranks, case, repetition, row["seconds"], hosts))
 
-    def watch(self, occasion: Occasion, arguments: Sequence[str]) -> None:
+    def watch(
+        self, occasion: Occasion, arguments: Sequence[str], peers: Sequence[Peer], repetitions: int
+    ) -> None:
         for ranks in occasion.ranks:
             of_ranks = "" if ranks == 2 else f", {ranks} ranks"
             broken: set[str] = set()
-            for repetition, peer in turns(self.peers, self.repetitions):
+            for repetition, peer in turns(peers, repetitions):
                 self.notice(f"{peer.name}, {occasion.name}, {ranks} ranks, repetition {repetition + 1}")
                 asked = [*arguments, *(["--seed", str(repetition)] if occasion.is_random else [])]
                 result = self._attempt(broken, peer, ranks, occasion.program, asked, occasion.limit) or {}

@@ -17,7 +17,7 @@ from torch_ucc.bench import driver, plot, report
 from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import FLOOR, Sample, Samples, figure
-from torch_ucc.bench.peers import PEERS, commands, tuned
+from torch_ucc.bench.peers import PEERS, Peer, commands, tuned
 from torch_ucc.bench.places import Between, Place
 from torch_ucc.bench.recording import PAIRS
 from torch_ucc.bench.targets import (
@@ -346,6 +346,20 @@ class TestRuns:
         assert "3 us" in printed.out and "the run was stopped" in printed.err
         assert signal.getsignal(signal.SIGTERM) is before
 
+    def test_a_report_has_every_occasion_beside_gloo(
+        self, monkeypatch: pytest.MonkeyPatch, cores_given_back: None
+    ) -> None:
+        watched, timed = [], []
+
+        def watch(_: object, occasion: driver.Occasion, __: object, peers: list[Peer], ___: int) -> None:
+            watched.append((occasion.name, *(peer.name for peer in peers)))
+
+        monkeypatch.setattr(driver.Bench, "watch", watch)
+        monkeypatch.setattr(driver.Bench, "time_cases", lambda _, ranks, *__: timed.append(ranks))
+        main(["--report", "--repetitions", "1"])
+        assert watched == [(name, "ucc", "gloo") for name in driver.OCCASIONS]
+        assert timed[:3] == [2, 4, 8]
+
     def test_a_missing_mpi_environment_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -378,6 +392,7 @@ class TestRuns:
             ["--sizes", "3"],
             ["--hosts", "2", "--peers", "mpich"],
             ["--hosts", "2", "--idle"],
+            ["--report", "--idle"],
             ["--rate", "4gbit"],
         ],
     )
