@@ -137,9 +137,7 @@ def _hold_up(stream: torch.cuda.Stream) -> Callable[[], object]:
     """The driver can have a stream wait until a word of the host's memory is 1."""
     word = torch.zeros(1, dtype=torch.int32, pin_memory=True)
     _words.append(word)
-    with torch.cuda.stream(
-        stream
-    ):  # torch keeps it for that stream: the driver may have new memory wait for all
+    with torch.cuda.stream(stream):  # torch keeps this memory for it: for new one the driver may wait for all
         torch.empty(1, device=stream.device)
     wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2
     wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
