@@ -16,17 +16,20 @@
 
 namespace torch_ucc {
 
-// Shared between processes of one build on one host.
+// Shared between processes of one build on one host. What its owner writes at every call lies apart from what peers read at each
+// of theirs: else either waits for the other's cache.
 struct Bell::Page {
+  static constexpr std::size_t kApart = 128;  // two lines, which processors fetch together
+  struct alignas(kApart) Call {
+    std::atomic<std::uint64_t> activity{0};  // group 16 | operation 16 | seq 32
+    std::atomic<Clock::rep> since{0};
+  };
+
   std::uint64_t key = 0;  // random: a page found under a recycled process id is not taken for this one
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> sleepers{0};
   std::atomic<Presence> presence{Presence::here};
-
-  // Written at every call, and apart from what peers read at each of theirs: else either waits for the other's cache.
-  static constexpr std::size_t kApart = 128;               // two lines, which processors fetch together
-  alignas(kApart) std::atomic<std::uint64_t> activity{0};  // group 16 | operation 16 | seq 32
-  std::atomic<Clock::rep> active_since{0};
+  Call last;
 };
 
 namespace {
@@ -140,19 +143,19 @@ void Bell::set_presence(Presence presence) const { page_->presence.store(presenc
 Bell::Presence Bell::presence() const { return page_->presence.load(std::memory_order_acquire); }
 
 void Bell::set_activity(const Activity& activity) const {
-  page_->active_since.store(activity.since.time_since_epoch().count(), std::memory_order_relaxed);
-  page_->activity.store(
+  page_->last.since.store(activity.since.time_since_epoch().count(), std::memory_order_relaxed);
+  page_->last.activity.store(
       static_cast<std::uint64_t>(activity.group) << 48U | static_cast<std::uint64_t>(activity.operation) << 32U | activity.seq,
       std::memory_order_release);
 }
 
 Bell::Activity Bell::activity() const {
-  const std::uint64_t packed = page_->activity.load(std::memory_order_acquire);
+  const std::uint64_t packed = page_->last.activity.load(std::memory_order_acquire);
   Activity activity;
   activity.group = static_cast<std::uint16_t>(packed >> 48U);
   activity.operation = static_cast<std::uint16_t>(packed >> 32U);
   activity.seq = static_cast<std::uint32_t>(packed);
-  activity.since = Clock::time_point(Clock::duration(page_->active_since.load(std::memory_order_relaxed)));
+  activity.since = Clock::time_point(Clock::duration(page_->last.since.load(std::memory_order_relaxed)));
   return activity;
 }
 
