@@ -27,7 +27,6 @@ Status Collective::start(LoopToken& token) {
     return Status(StatusCode::closed, "the group was shut down");
   }
   ticket_ = team_->turns().take(token);
-  errors_before_ = ErrorLog::count();
   post_pieces(token);
   return status_;
 }
@@ -36,8 +35,11 @@ void Collective::post_pieces(LoopToken& token) {
   if (all_posted() || !team_->turns().serves(token, ticket_)) {
     return;
   }
-  if (posted_ == 0 && !team_->has_room_for(token, pieces_.bytes_of_piece())) {
-    return;
+  if (!begun_) {
+    if (!team_->has_room_for(token, pieces_.bytes_of_piece())) {
+      return;
+    }
+    errors_before_ = ErrorLog::count();
   }
   while (!all_posted() && posted_ - ended_ < pieces_.window) {
     const std::optional<Status> arrived = pieces_.flow == nullptr ? Status() : pieces_.flow->arrived(posted_);
@@ -81,7 +83,8 @@ Status Collective::post_next(LoopToken& token) {
     return Status(StatusCode::transport, from_ucc(status, "ucc_collective_post").message());
   }
   requests_[posted_++ % Pieces::kMaxWindow] = request;
-  team_->begins_to_move(pieces_.bytes_of_piece());
+  begun_.store(true, std::memory_order_relaxed);
+  team_->begins_to_move(token, pieces_.bytes_of_piece());
   return {};
 }
 
@@ -127,7 +130,7 @@ Op::State Collective::poll(LoopToken& token) {
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }
     ucc_collective_finalize(std::exchange(request, nullptr));
-    team_->has_moved(pieces_.bytes_of_piece());
+    team_->has_moved(token, pieces_.bytes_of_piece());
     if (!pieces_.destinations.empty()) {
       unpack(ended_);
     }
@@ -155,6 +158,10 @@ Op::State Collective::poll(LoopToken& token) {
     return State::ended;
   }
   return ended_ + posted_ == before ? State::in_flight : State::advanced;
+}
+
+std::string Collective::waits_for() const {
+  return begun_.load(std::memory_order_relaxed) ? "" : "earlier operations of its group, and nothing of it was sent";
 }
 
 Status Collective::doubt() const {

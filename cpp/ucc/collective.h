@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -71,6 +73,7 @@ class Collective : public Op {
   State poll(LoopToken& token) final;
   Status transport_status() const final { return status_; }
   Status doubt() const final;
+  std::string waits_for() const final;
   void announce() const final { team_->ring_members(); }
   bool is_announced() const final { return team_->all_members_ring(); }
   microseconds patience() const final;
@@ -91,7 +94,8 @@ class Collective : public Op {
   std::size_t posted_ = 0;
   std::size_t ended_ = 0;
   std::uint64_t ticket_ = 0;
-  std::uint64_t errors_before_ = 0;  // in UCC's log
+  std::atomic<bool> begun_{false};
+  std::uint64_t errors_before_ = 0;  // in UCC's log, before it began
   bool doubtful_ = false;
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
   std::unique_ptr<char[]> shares_;                             // of the parts, piece i's at i % window

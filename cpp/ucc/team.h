@@ -59,15 +59,21 @@ class UccTeam {
   // The same for calls that are compared between the ranks first: those that passed start in the order of the calls.
   Turns& check_turns() { return check_turns_; }
 
-  // Whether an operation that moves so many bytes at a time may start beside those that are posted. On one host large ones hold
-  // each other up; between hosts the network has room for many.
+  // Whether an operation whose pieces have so many bytes may start beside what is posted, which large ones of one host would hold
+  // up. Those that come after it wait as well, in their turns. Where not all members ring nothing is held back.
   bool has_room_for(LoopToken& token, std::size_t bytes) const {
     token.check();
     return moving_ == 0 || bytes <= kSmall || moving_ + bytes <= kMostOnHost || !bells_.complete;
   }
-  // Counts what is moved.
-  void begins_to_move(std::size_t bytes) { moving_ += bytes; }
-  void has_moved(std::size_t bytes) { moving_ -= bytes; }
+  // Counts what is posted.
+  void begins_to_move(LoopToken& token, std::size_t bytes) {
+    token.check();
+    moving_ += bytes;
+  }
+  void has_moved(LoopToken& token, std::size_t bytes) {
+    token.check();
+    moving_ -= bytes;
+  }
 
  private:
   static constexpr std::size_t kSmall = std::size_t{64} << 10;

@@ -13,6 +13,7 @@
 
 #include "fakes/limits.h"
 #include "fakes/rig.h"
+#include "ucc/error_log.h"
 
 namespace torch_ucc {
 namespace {
@@ -292,13 +293,47 @@ TEST_F(CollectiveTest, OnOneHostALargeOneStartsOnceThereIsRoomForIt) {
     EXPECT_TRUE(start(*each).ok());
   }
   EXPECT_EQ(ucc.posted, 2U);
+  EXPECT_EQ(two->waits_for(), "");
   EXPECT_EQ(poll(*three), in_flight);
+  EXPECT_EQ(three->waits_for(), "earlier operations of its group, and nothing of it was sent");
   ucc.end(0);
   EXPECT_EQ(poll(*one), ended);
   Bell::Sleep sleep(bell_);
   EXPECT_EQ(poll(*three), advanced);
   EXPECT_EQ(ucc.posted, 3U);
   EXPECT_TRUE(sleep.wait(std::chrono::milliseconds(0)));
+  EXPECT_EQ(three->waits_for(), "");
+}
+
+TEST_F(CollectiveTest, AnErrorBeforeItHadRoomIsNoDoubtAboutIt) {
+  const auto before = probe({.total = std::size_t{1} << 30});
+  const auto after = probe(kMegabyte);
+  EXPECT_TRUE(start(*before).ok());
+  EXPECT_TRUE(start(*after).ok());
+  ErrorLog::add("of somebody else");
+  ucc.end(0);
+  EXPECT_EQ(poll(*before), ended);
+  EXPECT_EQ(poll(*after), advanced);
+  ucc.end(1);
+  EXPECT_EQ(poll(*after), ended);
+  EXPECT_FALSE(before->doubt().ok());
+  EXPECT_TRUE(after->doubt().ok());
+}
+
+TEST_F(CollectiveTest, OneThatWaitsForRoomKeepsItsPlaceBeforeASmallOne) {
+  const auto huge = probe({.total = std::size_t{1} << 30});
+  const auto large = probe(kMegabyte);
+  const auto small = probe(kWhole);
+  for (const auto& each : {huge, large, small}) {
+    EXPECT_TRUE(start(*each).ok());
+  }
+  EXPECT_EQ(poll(*small), in_flight);
+  EXPECT_EQ(ucc.posted, 1U);
+  ucc.end(0);
+  EXPECT_EQ(poll(*huge), ended);
+  EXPECT_EQ(poll(*small), in_flight);
+  EXPECT_EQ(poll(*large), advanced);
+  EXPECT_EQ(poll(*small), advanced);
 }
 
 TEST_F(CollectiveTest, OneThatIsLargerThanAllRoomStartsWhenItIsAlone) {
