@@ -23,6 +23,14 @@ at::Tensor bytes_in(const at::Tensor& tensor, std::size_t first, std::size_t cou
   return tensor.view({-1}).view(at::kByte).narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(count));
 }
 
+// Copies are no business of whoever records or replaces the calls of torch in the thread that makes them, which may be another's
+// and hold the baton.
+class OutOfSight {
+  const c10::InferenceMode below_autograd_{true};
+  const c10::impl::ExcludeDispatchKeyGuard below_python_{
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
+};
+
 Status failure_of_device(const std::exception& error) {
   return Status(StatusCode::transport, std::string("its device failed: ") + error.what());
 }
@@ -110,21 +118,26 @@ void Copies::each_of(const Twin& twin, std::size_t slice, const Copy& copy) cons
 }
 
 void Copies::begin() {
-  const c10::InferenceMode below_autograd(true);
+  const OutOfSight out_of_sight;
   Fence called(Fence::current_stream(device_));
   called.raise();
   const c10::Stream& stream = arrived_.front()->stream();
   const c10::StreamGuard guard(stream);
   called.block(stream);
-  for (std::size_t slice = 0; slice < arrived_.size(); ++slice) {
-    for (const Twin& twin : twins_) {
-      if (twin.use.read && twin.tensor.numel() != 0) {
-        keep_for(stream, twin.tensor);
-        each_of(twin, slice,
-                [](const at::Tensor& device, const at::Tensor& host) { host.copy_(plain(device), /*non_blocking=*/true); });
+  try {
+    for (std::size_t slice = 0; slice < arrived_.size(); ++slice) {
+      for (const Twin& twin : twins_) {
+        if (twin.use.read && twin.tensor.numel() != 0) {
+          keep_for(stream, twin.tensor);
+          each_of(twin, slice,
+                  [](const at::Tensor& device, const at::Tensor& host) { host.copy_(plain(device), /*non_blocking=*/true); });
+        }
       }
+      arrived_[slice]->raise();
     }
-    arrived_[slice]->raise();
+  } catch (...) {
+    arrived_.back()->raise();  // what is queued already still writes to the blocks
+    throw;
   }
 }
 
@@ -156,7 +169,7 @@ void Copies::end() {
 }
 
 void Copies::bring_back_next() {
-  const c10::InferenceMode below_autograd(true);
+  const OutOfSight out_of_sight;
   const c10::Stream& stream = done_->stream();
   const c10::StreamGuard guard(stream);
   if (cut_ && cut_->overlaps) {

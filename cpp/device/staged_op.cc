@@ -69,10 +69,11 @@ std::string StagedOp::waits_for() const {
   if (begun_) {
     return copies_ != nullptr && copies_->hold_up()
                ? "the rest of its data to come from " + copies_->device().str() + ", and a part of it was sent"
-               : "";
+               : op_->waits_for();
   }
-  return arrived_ ? "an earlier operation of the group, which waits for its stream"
-                  : "what was queued on its stream of " + copies_->device().str() + ", and nothing of it was sent";
+  return arrived_ || copies_ == nullptr
+             ? "an earlier operation of the group, which waits for its stream"
+             : "what was queued on its stream of " + copies_->device().str() + ", and nothing of it was sent";
 }
 
 }  // namespace torch_ucc

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import accelerators
 import pytest
 import torch
 import torch.distributed as dist
 from calls import refusal
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_ucc.testing import run_ranks
 
 pytestmark = [
@@ -201,6 +203,30 @@ def test_slices_that_are_held_up(check: Callable[[], None]) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_each_operation_that_goes_in_pieces(size: int) -> None:
     assert run_ranks(each_call, size, timeout=120.0) == [0] * size
+
+
+class Recorded(TorchDispatchMode):
+    """All calls of torch in this thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def copies_are_nobodys_calls() -> None:
+    tensor = on_device(values(SLICE * SLICES, dist.get_rank()))
+    with Recorded() as recorded:
+        dist.all_reduce(tensor)
+    assert tensor.cpu().equal(total(SLICE * SLICES))
+    assert recorded.names and all(name.startswith("c10d.") for name in recorded.names), recorded.names
+
+
+def test_copies_are_nobodys_calls() -> None:
+    run_ranks(copies_are_nobodys_calls, 2, env=SMALL, timeout=60.0)
 
 
 def a_rest_that_never_comes() -> str:
