@@ -34,6 +34,7 @@ struct Message {
   std::uint64_t bytes;
 };
 
+// For the life of the process, as all that is opened for it.
 struct Place {
   int rank = 0;
   int size = 0;

@@ -27,15 +27,17 @@ provide_peer() {
 
 # The loops of C, against the UCC and UCX that the package is built with.
 provide_alone() {
-  local python=$1 source=ci/lib/alone.cc home=$peers_home/alone
-  [[ $home/libalone.so -nt $source ]] && return
-  echo "peers: compiling $source" >&2
-  mkdir -p "$home"
-  # shellcheck disable=SC2046  # the flags are words
-  c++ -std=c++20 -O2 -Wall -Wextra -Werror -shared -fPIC -o "$home/libalone.so" "$source" $("$python" - <<'FLAGS'
+  local python=$1 source=ci/lib/alone.cc home=$peers_home/alone flags
+  flags=$("$python" - <<'FLAGS'
 import json, subprocess, sys
 found = json.loads(subprocess.check_output([sys.executable, "python/torch_ucc/_libraries.py", "--build", ".", "--json"]))
 print(*(f"-I{each['include']} {each['library']}" for each in found.values()))
 FLAGS
-)
+  )
+  [[ $home/libalone.so -nt $source && -f $home/stamp && $(<"$home/stamp") == "$flags" ]] && return
+  echo "peers: compiling $source" >&2
+  mkdir -p "$home"
+  # shellcheck disable=SC2086  # the flags are words
+  c++ -std=c++20 -O2 -Wall -Wextra -Werror -shared -fPIC -o "$home/libalone.so" "$source" $flags
+  echo "$flags" >"$home/stamp"
 }

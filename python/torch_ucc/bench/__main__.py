@@ -88,7 +88,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     for name in args.peers:
         if name not in PEERS:
             parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
-        if args.occasions and not PEERS[name].is_torch:
+        if args.occasions and PEERS[name].is_made:
             parser.error(f"--{args.occasions[0]} measures torch backends, not {name}")
         if name not in able:
             parser.error(f"--hosts {args.hosts} measures {', '.join(able)}, not {name}")

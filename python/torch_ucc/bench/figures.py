@@ -44,13 +44,14 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 FLOOR = "floor"
+NOTHING_TO_COPY = 1024  # bytes
 
 
 class Samples:
     """All samples of a run, looked up by peer, ranks and case.
 
-    FLOOR is one more peer: what UCC or UCX alone and torch's dispatch take together, turn by turn. It is what
-    there is to reach for a backend that uses these libraries op by op.
+    FLOOR is one more peer: what UCC or UCX alone and torch's dispatch take together, turn by turn, for the
+    same calls, each made as a whole. Who cuts large ones into pieces may be faster.
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
@@ -65,9 +66,10 @@ class Samples:
                 self._by_key[FLOOR, ranks, case] = {turn: alone[turn] + dispatch[turn] for turn in both}
 
     def _dispatch(self, ranks: int, op: str) -> dict[int, float] | None:
-        """torch's `fake` at the smallest size that it was given: it copies what is larger."""
+        """torch's `fake` at the smallest size that it was given, if small: what is larger it copies."""
         cases = [key[2] for key in self._by_key if key[:2] == ("fake", ranks) and key[2].op == op]
-        return self._by_key["fake", ranks, min(cases)] if cases else None
+        small = [case for case in cases if case.nbytes <= NOTHING_TO_COPY]
+        return self._by_key["fake", ranks, min(small)] if small else None
 
     def cell(self, peer: str, ranks: int, case: Case) -> Figure | None:
         values = self._by_key.get((peer, ranks, case))

@@ -48,10 +48,13 @@ class Judgement:
     floor: Figure | None = None  # the same of what there is to reach: see Samples
 
     def weighed(self, bound: float, *, at_most: bool) -> Judgement:
-        """A miss is one of another kind where the floor misses as well."""
-        if self.verdict is Verdict.MISSED and judge(self.floor, bound, at_most=at_most) is Verdict.MISSED:
-            return replace(self, verdict=Verdict.BELOW_FLOOR)
-        return self
+        """A miss is one of another kind where the floor misses as well, though it is the better of both."""
+        if self.verdict is not Verdict.MISSED or self.measured is None or self.floor is None:
+            return self
+        ours, floor = self.measured.median, self.floor.median
+        is_better = floor <= ours if at_most else floor >= ours
+        misses = judge(self.floor, bound, at_most=at_most) is Verdict.MISSED
+        return replace(self, verdict=Verdict.BELOW_FLOOR) if is_better and misses else self
 
 
 def judge(measured: Figure | None, bound: float, *, at_most: bool) -> Verdict:
@@ -129,8 +132,8 @@ class EveryCellTarget:
         counted = [cell for _, cell in cells[round((1 - self.share) * (len(cells) - 1)) :]]
         worst = counted[0]
         if worst.verdict is Verdict.BELOW_FLOOR:
-            others = (cell for cell in counted if cell.verdict not in (Verdict.BELOW_FLOOR, Verdict.MET))
-            return next(others, worst)
+            others = {cell.verdict: cell for cell in reversed(counted)}  # the worst of each
+            return others.get(Verdict.MISSED) or others.get(Verdict.NOISY) or worst
         return worst
 
 
@@ -154,9 +157,9 @@ class OverheadTarget:
         floor = "fake" if self.floors == 1 else f"{self.floors} fake"
         wanted = f"ucc - {floor} <= {Unit.SECONDS.show(bound)}"
         verdict = judge(measured, bound, at_most=True)
-        beyond = samples.difference(FLOOR, "fake", self.ranks, self.case, self.floors)
+        alone = samples.cell("alone", self.ranks, self.case)
         name = format_case(self.ranks, self.case)
-        found = Judgement(name, wanted, measured, verdict, Unit.SECONDS, floor=beyond)
+        found = Judgement(name, wanted, measured, verdict, Unit.SECONDS, floor=alone)
         return found.weighed(bound, at_most=True)
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import statistics
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -427,7 +428,8 @@ class InC:
 class AloneLibrary(TorchLibrary):
     """UCC and UCX by themselves, told what our plan tells them, in loops of C: the floor that we stand on.
 
-    torch holds the memory. Collectives are UCC's, messages UCX's.
+    torch holds the memory. Collectives are UCC's, messages UCX's. One thread uses UCC, and says so, while we
+    say that several may.
     """
 
     # ucc_coll_type_t
@@ -449,8 +451,13 @@ class AloneLibrary(TorchLibrary):
         self.c.alone_open(self.rank, self.world, int(is_crowded), self.allgather)
 
     def _allgather(self, own: int, nbytes: int, everyone: int) -> None:
-        parts = self.gather(ctypes.string_at(own, nbytes).hex())
-        ctypes.memmove(everyone, bytes.fromhex("".join(parts)), nbytes * self.world)
+        """Called by C, which no exception would reach."""
+        try:
+            parts = self.gather(ctypes.string_at(own, nbytes).hex())
+            ctypes.memmove(everyone, bytes.fromhex("".join(parts)), nbytes * self.world)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
 
     def timed(self, call: Call, count: int) -> float:
         return call.repeat(count) / count if isinstance(call, InC) else super().timed(call, count)

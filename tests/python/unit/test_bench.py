@@ -200,6 +200,17 @@ class TestTargets:
         assert floor is not None and floor.median == pytest.approx(0.1e-6)
         assert "missed, by the floor too" in report.targets_table([wanted[0].judge(high)])
 
+    def test_a_floor_that_is_slower_than_we_are_excuses_nothing(self) -> None:
+        """As it may be for what we cut into pieces."""
+        run = samples(2, LARGE, ucc=[9.0, 9.0], gloo=[18.0, 18.0], alone=[12.0, 12.0])
+        run += samples(2, SMALL, fake=[1.0, 1.0])
+        judged = EveryCellTarget(2, ("gloo",), 10.0).judge(Samples(run))
+        assert judged.verdict is Verdict.MISSED and judged.floor is not None
+
+    def test_there_is_no_floor_without_the_dispatch_of_a_small_one(self) -> None:
+        run = Samples(samples(2, LARGE, alone=[12.0, 12.0], fake=[9.0, 9.0]))
+        assert run.cell(FLOOR, 2, LARGE) is None
+
     def test_the_floor_excuses_no_other_cell(self) -> None:
         run = [
             *samples(2, SMALL, ucc=[6.0, 6.0], gloo=[30.0, 30.0], fake=[1.0, 1.0], alone=[5.0, 5.0]),
