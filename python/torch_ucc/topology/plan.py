@@ -35,8 +35,7 @@ PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
 @dataclass(frozen=True)
 class Choice:
     """`by` says who decides: the plan, which then passes it on; a library, which is left alone; or the user,
-    by which variable. `setting` overrides it, if anything does. `told`: what UCX is told by
-    that choice."""
+    by which variable. `setting` overrides it, if anything does."""
 
     about: str
     value: str
@@ -46,6 +45,7 @@ class Choice:
     transports: tuple[str, ...] = ()
     """Those of UCX that may turn up, for a choice about a kind of peer."""
     told: tuple[tuple[str, str], ...] = ()
+    """What UCX is told by it, where the plan decides."""
 
 
 @dataclass(frozen=True)
