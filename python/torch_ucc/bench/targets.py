@@ -47,15 +47,6 @@ class Judgement:
     beside: Figure | None = None  # gloo's
     floor: Figure | None = None  # the same of what there is to reach: see Samples
 
-    def weighed(self, bound: float, *, at_most: bool) -> Judgement:
-        """A miss is one of another kind where the floor misses as well, though it is the better of both."""
-        if self.verdict is not Verdict.MISSED or self.measured is None or self.floor is None:
-            return self
-        ours, floor = self.measured.median, self.floor.median
-        is_better = floor <= ours if at_most else floor >= ours
-        misses = judge(self.floor, bound, at_most=at_most) is Verdict.MISSED
-        return replace(self, verdict=Verdict.BELOW_FLOOR) if is_better and misses else self
-
 
 def judge(measured: Figure | None, bound: float, *, at_most: bool) -> Verdict:
     """Met or missed only where the whole interval of the median lies on one side of `bound`."""
@@ -66,6 +57,16 @@ def judge(measured: Figure | None, bound: float, *, at_most: bool) -> Verdict:
     else:
         met, missed = measured.low >= bound, measured.high < bound
     return Verdict.MET if met else Verdict.MISSED if missed else Verdict.NOISY
+
+
+def judge_beside(measured: Figure | None, floor: Figure | None, bound: float, *, at_most: bool) -> Verdict:
+    """A miss is one of another kind where the floor misses as well, though it is the better of both."""
+    verdict = judge(measured, bound, at_most=at_most)
+    if verdict is not Verdict.MISSED or measured is None or floor is None:
+        return verdict
+    is_better = floor.median <= measured.median if at_most else floor.median >= measured.median
+    misses = judge(floor, bound, at_most=at_most) is Verdict.MISSED
+    return Verdict.BELOW_FLOOR if is_better and misses else verdict
 
 
 class Target(Protocol):
@@ -90,11 +91,10 @@ class RatioTarget:
         measured = samples.ratio(above, self.below, self.ranks, self.case) if above else None
         sign = "<=" if self.at_most else ">="
         wanted = f"{above or '|'.join(self.above)}/{self.below} {sign} {self.bound:g}"
-        verdict = judge(measured, self.bound, at_most=self.at_most)
         top, bottom = (FLOOR if end == "ucc" else end for end in (above or "", self.below))
         floor = samples.ratio(top, bottom, self.ranks, self.case)
-        found = Judgement(format_case(self.ranks, self.case), wanted, measured, verdict, floor=floor)
-        return found.weighed(self.bound, at_most=self.at_most)
+        verdict = judge_beside(measured, floor, self.bound, at_most=self.at_most)
+        return Judgement(format_case(self.ranks, self.case), wanted, measured, verdict, floor=floor)
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ class EveryCellTarget:
             asked = self.smallest <= case.nbytes <= self.largest and (not self.ops or case.op in self.ops)
             above = samples.fastest(self.above, self.ranks, case) if asked else None
             if above and (ratio := samples.ratio(above, self.below, self.ranks, case)):
-                verdict = judge(ratio, self.bound, at_most=False)
                 floor = samples.ratio(above, FLOOR, self.ranks, case) if self.below == "ucc" else None
-                found = Judgement(format_case(self.ranks, case), wanted, ratio, verdict, floor=floor)
-                cells.append((ratio.median, found.weighed(self.bound, at_most=False)))
+                verdict = judge_beside(ratio, floor, self.bound, at_most=False)
+                name = format_case(self.ranks, case)
+                cells.append((ratio.median, Judgement(name, wanted, ratio, verdict, floor=floor)))
         if not cells:
             return Judgement(f"every operation, {self.ranks} ranks", wanted, None, Verdict.ABSENT)
         cells.sort(key=lambda cell: cell[0])
@@ -156,11 +156,10 @@ class OverheadTarget:
         bound = max(self.bound, self.of_openmpi * openmpi.median) if openmpi else self.bound
         floor = "fake" if self.floors == 1 else f"{self.floors} fake"
         wanted = f"ucc - {floor} <= {Unit.SECONDS.show(bound)}"
-        verdict = judge(measured, bound, at_most=True)
         alone = samples.cell("alone", self.ranks, self.case)
+        verdict = judge_beside(measured, alone, bound, at_most=True)
         name = format_case(self.ranks, self.case)
-        found = Judgement(name, wanted, measured, verdict, Unit.SECONDS, floor=alone)
-        return found.weighed(bound, at_most=True)
+        return Judgement(name, wanted, measured, verdict, Unit.SECONDS, floor=alone)
 
 
 def format_case(ranks: int, case: Case) -> str:

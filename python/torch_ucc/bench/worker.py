@@ -467,45 +467,40 @@ class AloneLibrary(TorchLibrary):
         wanted = (Collective * len(sides))(*(Collective(kind, *span(a), *span(b)) for a, b in sides))
         return InC(partial(self.c.alone_collectives, wanted, len(sides)), sides)
 
+    def _whole(self, kind: int, prepared: Prepared) -> Prepared:
+        """From the first of the buffers that torch's call would have to the last."""
+        _, buffers, expected = prepared
+        return self._collectives(kind, (buffers[0], buffers[-1])), buffers, expected
+
     def _all_reduce(self, count: int) -> Prepared:
-        data = self._own(count)
-        return self._collectives(self.ALL_REDUCE, (data, data)), [data], self.sum
+        return self._whole(self.ALL_REDUCE, super()._all_reduce(count))
 
     def _all_reduce_async(self, count: int) -> Prepared:
-        many = [self._own(count) for _ in range(ASYNC_CALLS)]
-        return self._collectives(self.ALL_REDUCE, *zip(many, many, strict=True)), many, self.sum
+        _, many, expected = super()._all_reduce_async(count)
+        return self._collectives(self.ALL_REDUCE, *zip(many, many, strict=True)), many, expected
 
     def _broadcast(self, count: int) -> Prepared:
-        data = self._own(count)
-        return self._collectives(self.BROADCAST, (data, None)), [data], 1.0
+        _, (data,), expected = super()._broadcast(count)
+        return self._collectives(self.BROADCAST, (data, None)), [data], expected
 
     def _reduce(self, count: int) -> Prepared:
-        data, is_root = self._own(count), self.rank == 0
-        call = self._collectives(self.REDUCE, (data, data if is_root else None))
-        return call, [data], self.sum if is_root else None
+        _, (data,), expected = super()._reduce(count)
+        return self._collectives(self.REDUCE, (data, data if self.rank == 0 else None)), [data], expected
 
     def _all_gather_into_tensor(self, count: int) -> Prepared:
-        return self._between(
-            self.ALL_GATHER, self._own(count), self._empty(count * self.world), float(self.world)
-        )
+        return self._whole(self.ALL_GATHER, super()._all_gather_into_tensor(count))
 
     def _reduce_scatter_tensor(self, count: int) -> Prepared:
-        return self._between(self.REDUCE_SCATTER, self._own(count * self.world), self._empty(count), self.sum)
+        return self._whole(self.REDUCE_SCATTER, super()._reduce_scatter_tensor(count))
 
     def _all_to_all_single(self, count: int) -> Prepared:
-        both = self._own(count * self.world), self._empty(count * self.world)
-        return self._between(self.ALL_TO_ALL, *both, float(self.world))
+        return self._whole(self.ALL_TO_ALL, super()._all_to_all_single(count))
 
     def _gather(self, count: int) -> Prepared:
-        if self.rank != 0:
-            return self._between(self.GATHER, self._own(count), None, None)
-        return self._between(
-            self.GATHER, self._own(count), self._empty(count * self.world), float(self.world)
-        )
-
-    def _between(self, kind: int, source: Any, destination: Any, expected: float | None) -> Prepared:
-        buffers = [side for side in (source, destination) if side is not None]
-        return self._collectives(kind, (source, destination)), buffers, expected
+        if self.rank == 0:  # into one tensor, where torch has a list
+            return self._whole(self.GATHER, super()._all_gather_into_tensor(count))
+        _, (data,), expected = super()._gather(count)
+        return self._collectives(self.GATHER, (data, None)), [data], expected
 
     def _ping_pong(self, count: int, *, known: bool = True) -> Prepared:
         return self._pair(count, at_once=False)  # UCX is not told from whom, the tag says it
