@@ -24,7 +24,12 @@ class Channel {
   // `group` is 1..TagLayout::kMaxGroup, and unlike that of any other channel ever made on the worker, or TagLayout::kNotes.
   // `members` by rank. `scope` is what its operations fail with.
   Channel(UcxWorker& worker, std::uint16_t group, std::vector<ChannelMember> members, int rank, std::shared_ptr<Scope> scope)
-      : worker_(worker), group_(group), members_(std::move(members)), rank_(rank), scope_(std::move(scope)) {}
+      : worker_(worker),
+        group_(group),
+        members_(std::move(members)),
+        bells_(bells_of(members_)),
+        rank_(rank),
+        scope_(std::move(scope)) {}
 
   UcxWorker& worker() const { return worker_; }
   ucp_ep_h endpoint(LoopToken& token, int rank) const { return worker_.endpoint(token, members_[index(rank)].position); }
@@ -35,13 +40,7 @@ class Channel {
       bell->ring();
     }
   }
-  void ring_all() const {
-    for (const ChannelMember& member : members_) {
-      if (member.bell != nullptr) {
-        member.bell->ring();
-      }
-    }
-  }
+  void ring_all() const { Bell::ring(bells_); }
   // Whether that rank rings us when it posts; we need no waking ourselves.
   bool rings(int rank) const { return rank == rank_ || members_[index(rank)].bell != nullptr; }
 
@@ -51,10 +50,20 @@ class Channel {
 
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  static std::vector<const Bell*> bells_of(const std::vector<ChannelMember>& members) {
+    std::vector<const Bell*> bells;
+    for (const ChannelMember& member : members) {
+      if (member.bell != nullptr) {
+        bells.push_back(member.bell);
+      }
+    }
+    return bells;
+  }
 
   UcxWorker& worker_;
   const std::uint16_t group_;
   const std::vector<ChannelMember> members_;
+  const std::vector<const Bell*> bells_;  // those that members have
   const int rank_;
   const std::shared_ptr<Scope> scope_;
 };
