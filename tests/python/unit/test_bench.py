@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -442,13 +442,9 @@ class TestRuns:
     @pytest.mark.usefixtures("cores_given_back")
     @pytest.mark.skipif(not (REPOSITORY / "ci").is_dir(), reason="ci/ has the loops of C")
     def test_real_run_of_what_there_is_to_reach(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_peer: Callable[[str], Path]
     ) -> None:
-        provide = 'source ci/lib/peers.sh && provide_peer alone "$1"'
-        command = ("bash", "-euo", "pipefail", "-c", provide, "bash", sys.executable)
-        made = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
-        assert made.returncode == 0, made.stdout + made.stderr
-        monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(REPOSITORY / ".deps" / "peers"))
+        monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(made_peer("alone").parent))
         able = [op for op in OPS if op not in PEERS["alone"].lacks]
         output = tmp_path / "figures.json"
         arguments = ["--peers", "alone", "--ranks", "2,3", "--sizes", "4,64K", "--repetitions", "1"]
