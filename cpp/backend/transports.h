@@ -18,9 +18,12 @@ class Transports final : public Pollable {
       : collectives_(collectives), messages_(messages), on_note_(std::move(on_note)) {}
 
   Status progress(LoopToken& token) override {
-    Status status = collectives_.progress(token);
-    // Without a message of ours in flight there may still be a peer that wants to connect.
+    // Over TCP each of them asks the kernel. With nothing of ours under way there may still be a peer that wants to connect.
     const bool look = ++turns_ % kTurnsPerLook == 0;
+    Status status;
+    if (look || collectives_.outstanding(token) != 0) {
+      status = collectives_.progress(token);
+    }
     if (look || messages_.outstanding(token) != 0) {
       Status messages = messages_.progress(token);
       status = status.ok() ? messages : status;

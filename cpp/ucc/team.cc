@@ -19,6 +19,7 @@ ucc_status_t UccTeam::create_post(LoopToken& token, UccContext& context) {
   params.ep_map.array.map = members_.data();
   params.ep_map.array.elem_size = sizeof(members_[0]);
   params.id = id_;
+  context_ = &context;
   ucc_context_h handle = context.handle(token);
   return ucc_team_create_post(&handle, 1, &params, &handle_);
 }
@@ -39,13 +40,20 @@ void UccTeam::destroy(LoopToken& token) {
 CreateTeam::CreateTeam(std::shared_ptr<UccTeam> team, UccContext& context, std::string name)
     : team_(std::move(team)), context_(context), name_(std::move(name)) {}
 
-Status CreateTeam::start(LoopToken& token) { return from_ucc(team_->create_post(token, context_), "ucc_team_create_post"); }
+Status CreateTeam::start(LoopToken& token) {
+  Status status = from_ucc(team_->create_post(token, context_), "ucc_team_create_post");
+  if (status.ok()) {
+    context_.count_posted(token);
+  }
+  return status;
+}
 
 Op::State CreateTeam::poll(LoopToken& token) {
   const ucc_status_t status = team_->create_test(token);
   if (status == UCC_INPROGRESS) {
     return State::in_flight;
   }
+  context_.count_ended(token);
   status_ = from_ucc(status, describe());
   return State::ended;
 }

@@ -67,11 +67,11 @@ class UccTeam {
   }
   // Counts what is posted.
   void begins_to_move(LoopToken& token, std::size_t bytes) {
-    token.check();
+    context_->count_posted(token);
     moving_ += bytes;
   }
   void has_moved(LoopToken& token, std::size_t bytes) {
-    token.check();
+    context_->count_ended(token);
     moving_ -= bytes;
   }
 
@@ -84,6 +84,7 @@ class UccTeam {
   const int rank_;
   const Bells bells_;
   const std::shared_ptr<Scope> scope_;
+  UccContext* context_ = nullptr;  // once create_post() was called, like
   ucc_team_h handle_ = nullptr;
   Turns turns_;
   Turns check_turns_;

@@ -26,6 +26,7 @@ struct FakeUcc {
 
   ucc_status_t init_says = UCC_OK;
   ucc_status_t post_says = UCC_OK;
+  ucc_status_t test_says = UCC_OK;  // of a team
 
   void end(std::size_t piece, ucc_status_t status = UCC_OK) { requests.at(piece).status = status; }
   std::size_t in_flight() const { return posted - finalised.size(); }
@@ -51,6 +52,8 @@ ucc_status_t ucc_team_create_post(ucc_context_h*, std::uint32_t, const ucc_team_
   *team = torch_ucc::kTeam;
   return UCC_OK;
 }
+
+ucc_status_t ucc_team_create_test(ucc_team_h) { return ucc.test_says; }
 
 ucc_status_t ucc_team_destroy(ucc_team_h) { return UCC_OK; }
 
@@ -166,6 +169,40 @@ TEST_F(CollectiveTest, GoesInPiecesOfBothItsSidesThatMakeUpTheWhole) {
   }
   EXPECT_EQ(ucc.finalised, (std::vector<std::size_t>{0, 1, 2}));
   EXPECT_TRUE(op->transport_status().ok());
+}
+
+// Nobody asks UCC for progress while nothing is counted.
+TEST_F(CollectiveTest, TheContextCountsPiecesThatArePosted) {
+  const auto counted = [this] {
+    std::size_t outstanding = 0;
+    with_baton([&](LoopToken& token) { outstanding = context_.outstanding(token); });
+    return outstanding;
+  };
+  const auto op = probe(kOfFour);
+  EXPECT_EQ(counted(), 0U);
+  ASSERT_TRUE(start(*op).ok());
+  EXPECT_EQ(counted(), 2U);  // the window
+  ucc.end(0);
+  ucc.end(1);
+  EXPECT_EQ(poll(*op), advanced);
+  EXPECT_EQ(counted(), 1U);
+  ucc.end(2);
+  EXPECT_EQ(poll(*op), ended);
+  EXPECT_EQ(counted(), 0U);
+}
+
+TEST_F(CollectiveTest, TheContextCountsATeamThatIsBeingCreated) {
+  const auto outstanding = [this](LoopToken& token) { return context_.outstanding(token); };
+  CreateTeam creation(std::make_shared<UccTeam>(6, std::vector<std::uint64_t>{0, 1}, 0, Bells{}, scope_), context_, "another");
+  with_baton([&](LoopToken& token) {
+    ucc.test_says = UCC_INPROGRESS;
+    ASSERT_TRUE(creation.start(token).ok());
+    EXPECT_EQ(creation.poll(token), in_flight);
+    EXPECT_EQ(outstanding(token), 1U);
+    ucc.test_says = UCC_OK;
+    EXPECT_EQ(creation.poll(token), ended);
+    EXPECT_EQ(outstanding(token), 0U);
+  });
 }
 
 TEST_F(CollectiveTest, OfASideThatIsNotThereThereAreNoPieces) {
