@@ -35,11 +35,11 @@ def settings_here(
 ) -> dict[str, str]:
     """Those that are set. `profile`: what one says to the libraries, as variables."""
     told = {f"{PROFILE}{name}": value for name, value in (profile or {}).items()}
-    found = {**_in_files(environment), **environment, **told}
+    found = {**in_files(environment), **environment, **told}
     return {name: found[name] for name in _ALL if name in found}
 
 
-def _in_files(environment: Mapping[str, str]) -> dict[str, str]:
+def in_files(environment: Mapping[str, str]) -> dict[str, str]:
     """What the files named ucx.conf say that UCX reads, wherever it comes from: the later decides.
 
     A file that cannot be read is left to UCX, which says so. Sections are for some processors only.

@@ -202,3 +202,56 @@ def test_a_ucx_that_is_in_the_process_already_is_kept() -> None:
 def test_a_home_that_comes_too_late_is_an_error(tmp_path: Path) -> None:
     answer = look(LOADED_BEFORE, UCX_HOME=str(make_prefix(tmp_path, UCX)))
     assert f"UCX_HOME is {tmp_path}, but this process has loaded {UCX_WHEEL}" in answer["error"]
+
+
+# --- the hooks of UCX in the C library ---------------------------------------------------------------------
+
+
+HOOKS = """
+import ctypes, os
+from torch_ucc import _libraries
+{registering}
+libc = ctypes.CDLL(None)
+start_of_munmap = lambda: ctypes.string_at(ctypes.cast(libc.munmap, ctypes.c_void_p), 13)
+before, environment = start_of_munmap(), dict(os.environ)
+_libraries.preload()
+assert dict(os.environ) == environment
+print("patched" if start_of_munmap() != before else "as it was")
+"""
+NOBODY_REGISTERS = "_libraries._REGISTERING = ()"
+HERE_ONE_DOES = "_libraries._REGISTERING = ('/nowhere', '/dev/null')"
+
+
+@pytest.mark.parametrize(
+    ("registering", "environment", "expected"),
+    [
+        (NOBODY_REGISTERS, {}, "as it was"),
+        (HERE_ONE_DOES, {}, "patched"),
+        (NOBODY_REGISTERS, {"UCX_MEM_MMAP_HOOK_MODE": "bistro"}, "patched"),
+        (HERE_ONE_DOES, {"UCX_MEM_MMAP_HOOK_MODE": "none"}, "as it was"),
+        (NOBODY_REGISTERS, {"UCX_MEM_EVENTS": "yes"}, "patched"),
+    ],
+)
+def test_the_c_librarys_memory_functions_are_patched_only_where_somebody_needs_it(
+    registering: str, environment: dict[str, str], expected: str
+) -> None:
+    assert munmap_after_preload(registering, **environment) == expected
+
+
+def test_a_file_of_ucx_decides_over_its_hooks_as_well(tmp_path: Path) -> None:
+    (tmp_path / "ucx.conf").write_text("UCX_MEM_MMAP_HOOK_MODE=bistro\n")
+    assert munmap_after_preload(NOBODY_REGISTERS, HOME=str(tmp_path)) == "patched"
+
+
+def munmap_after_preload(registering: str, **environment: str) -> str:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("UCX_MEM_")}
+    done = subprocess.run(
+        [sys.executable, "-c", HOOKS.format(registering=registering)],
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout.strip()
