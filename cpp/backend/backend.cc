@@ -470,22 +470,25 @@ UccBackend::WorkPtr UccBackend::alltoall(Tensors& outputs, Tensors& inputs, cons
 
 UccBackend::WorkPtr UccBackend::send(Tensors& tensors, int destination, int tag) {
   Call call = message(operation::kSend, destination, tag);
-  Staging staging(call, lanes_);
-  Prepared prepared = prepare_send(call, staging.read(tensors));
+  Staging staging(call, lanes_, context_->direct());
+  Tensors& staged = staging.read(tensors);
+  Prepared prepared = prepare_send(call, staged, staging.memory());
   return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
 }
 
 UccBackend::WorkPtr UccBackend::recv(Tensors& tensors, int source, int tag) {
   Call call = message(operation::kRecv, source, tag);
-  Staging staging(call, lanes_);
-  Prepared prepared = prepare_recv(call, staging.written(tensors));
+  Staging staging(call, lanes_, context_->direct());
+  Tensors& staged = staging.written(tensors);
+  Prepared prepared = prepare_recv(call, staged, staging.memory());
   return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
 }
 
 UccBackend::WorkPtr UccBackend::recvAnysource(Tensors& tensors, int tag) {
   Call call = message(operation::kRecvAnySource, Message::kAnyRank, tag);
-  Staging staging(call, lanes_);
-  Prepared prepared = prepare_recv(call, staging.written(tensors));
+  Staging staging(call, lanes_, context_->direct());
+  Tensors& staged = staging.written(tensors);
+  Prepared prepared = prepare_recv(call, staged, staging.memory());
   return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
 }
 

@@ -238,8 +238,9 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       peers_(exchange_records(group, settings_, scope_, bell_, worker_)),
       bells_(find_bells(peers_, rank_)),
       plan_(neighbourhoods(peers_)),
+      direct_(std::make_shared<Direct>(settings_.direct, [this](const std::string& name) { return worker_.memory_type(name); })),
       oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
-      transports_(ucc_, worker_, [this](const std::string& note) { on_note(note); }),
+      transports_(ucc_, worker_, *direct_, [this](const std::string& note) { on_note(note); }),
       engine_(transports_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_), kVerdict),
       control_scope_(std::make_shared<Scope>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);

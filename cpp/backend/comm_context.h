@@ -17,6 +17,7 @@
 #include "base/thread_annotations.h"
 #include "bootstrap/kv_store.h"
 #include "bootstrap/peer_record.h"
+#include "device/direct.h"
 #include "liveness/line_plan.h"
 #include "liveness/peer_watch.h"
 #include "progress/bell.h"
@@ -90,6 +91,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
 
   Engine& engine() { return engine_; }
   Delivery& delivery() { return delivery_; }
+  const std::shared_ptr<Direct>& direct() const { return direct_; }
   const Settings& settings() const { return settings_; }
   // Prefix of keys in a store that no other context of the job uses, the same for all its processes.
   const std::string& scope() const { return scope_; }
@@ -136,6 +138,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::vector<PeerRecord> peers_;              // by position
   const std::map<std::uint64_t, Bell> bells_;  // of the other processes on this host, by position
   const LinePlan plan_;
+  const std::shared_ptr<Direct> direct_;
 
   Oob oob_;
   UccContext ucc_;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "device/direct.h"
 #include "progress/pollable.h"
 #include "ucc/context.h"
 #include "ucx/worker.h"
@@ -13,9 +14,9 @@ namespace torch_ucc {
 
 class Transports final : public Pollable {
  public:
-  // Both must outlive it. `on_note` gets the notes that come, with the baton; it must neither block nor throw.
-  Transports(UccContext& collectives, UcxWorker& messages, std::function<void(const std::string&)> on_note)
-      : collectives_(collectives), messages_(messages), on_note_(std::move(on_note)) {}
+  // All must outlive it. `on_note` gets the notes that come, with the baton; it must neither block nor throw.
+  Transports(UccContext& collectives, UcxWorker& messages, const Direct& direct, std::function<void(const std::string&)> on_note)
+      : collectives_(collectives), messages_(messages), direct_(direct), on_note_(std::move(on_note)) {}
 
   Status progress(LoopToken& token) override {
     // Over TCP each of them asks the kernel. With nothing of ours under way there may still be a peer that wants to connect.
@@ -25,6 +26,7 @@ class Transports final : public Pollable {
       status = collectives_.progress(token);
     }
     if (look || messages_.outstanding(token) != 0) {
+      const Direct::OnDevice current(token, direct_);
       Status messages = messages_.progress(token);
       status = status.ok() ? messages : status;
     }
@@ -41,6 +43,7 @@ class Transports final : public Pollable {
 
   UccContext& collectives_;
   UcxWorker& messages_;
+  const Direct& direct_;
   const std::function<void(const std::string&)> on_note_;
   unsigned turns_ = 0;
 };

@@ -36,6 +36,10 @@ struct Settings {
   // wait() returns only once results on a device are there, instead of having the current stream wait for them.
   bool blocking_wait = false;
 
+  // Devices of which point-to-point messages go from and to their own memory: torch's name of the type, and UCX's of its memory.
+  // Of all others they go by way of the host. See device/direct.h.
+  NamedValues direct;
+
   // Keep TCP connections between hosts over which the end of a rank is told: see liveness/.
   bool life_lines = true;
 

@@ -87,6 +87,7 @@ void bind_settings(py::module_& module) {
       .def_readwrite("cross_check", &Settings::cross_check)
       .def_readwrite("nan_check", &Settings::nan_check)
       .def_readwrite("blocking_wait", &Settings::blocking_wait)
+      .def_readwrite("direct", &Settings::direct)
       .def_readwrite("life_lines", &Settings::life_lines)
       .def_readwrite("close_timeout", &Settings::close_timeout)
       .def_readwrite("agreed", &Settings::agreed)

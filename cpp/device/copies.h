@@ -1,4 +1,5 @@
-// Tensors on a device, by way of host memory: UCC and UCX see their stand-ins on the host and never an address of a device.
+// Tensors on a device, by way of host memory: UCC and UCX see their stand-ins on the host, and an address of a device only where
+// Direct says so.
 #pragma once
 
 #include <atomic>
@@ -6,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "compat/torch_compat.h"
+#include "device/direct.h"
 #include "device/host_blocks.h"
 #include "device/lanes.h"
 #include "ops/prepared.h"
@@ -34,8 +37,19 @@ class Copies final : public PieceFlow {
   };
   // Makes a stand-in: a plain tensor of the same shape that shares its memory with nothing.
   at::Tensor add(const at::Tensor& tensor, Use use);
-  // The tensor that has this stand-in.
-  const at::Tensor& original_of(const at::Tensor& host) const { return twins_[by_host_.at(host.unsafeGetTensorImpl())].tensor; }
+  // The tensor that has this stand-in; itself, if it is none.
+  const at::Tensor& original_of(const at::Tensor& host) const {
+    const auto it = by_host_.find(host.unsafeGetTensorImpl());
+    return it == by_host_.end() ? host : twins_[it->second].tensor;
+  }
+
+  // The network works on a tensor of the device itself, which has no stand-in. The order of the streams is the same: begin(),
+  // arrived() and end() then have nothing to copy. Nothing of the device but UCX uses that tensor, and the operation keeps it.
+  void leave_to(std::shared_ptr<Direct> direct) { direct_ = std::move(direct); }
+  // By whom the network is driven then; null if there are only stand-ins.
+  Direct* direct() const { return direct_.get(); }
+  // One of its streams.
+  const c10::Stream& stream() const { return arrived_.front()->stream(); }
 
   // Has them go in slices with the pieces of the one operation that works on the stand-ins, if that can be. Before begin().
   void follow(Prepared& prepared);
@@ -86,6 +100,7 @@ class Copies final : public PieceFlow {
   std::optional<Cut> cut_;  // in one slice without
   std::size_t back_ = 0;    // slices whose copies back are queued
   std::atomic<bool> hold_up_{false};
+  std::shared_ptr<Direct> direct_;
 };
 
 }  // namespace torch_ucc

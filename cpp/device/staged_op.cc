@@ -26,6 +26,9 @@ Op::State StagedOp::poll(LoopToken& token) {
   const State state = op_->poll(token);
   if (state == State::ended) {
     status_ = op_->transport_status();
+    if (direct() != nullptr) {
+      direct()->end(token);
+    }
   }
   return state;
 }
@@ -43,7 +46,16 @@ bool StagedOp::has_arrived() {
 Status StagedOp::begin(LoopToken& token) {
   begun_ = true;
   turns_->pass(token);
-  return op_->start(token);
+  if (direct() == nullptr) {
+    return op_->start(token);
+  }
+  direct()->begin(token, copies_->stream());
+  const Direct::OnDevice current(token, *direct());
+  Status started = op_->start(token);
+  if (!started.ok()) {
+    direct()->end(token);
+  }
+  return started;
 }
 
 Status StagedOp::finish() {

@@ -1,5 +1,6 @@
 // An operation on stand-ins: begins once they hold what the device had, or the first slice of it, and brings back what they hold
-// at its end that its pieces have not brought back before.
+// at its end that its pieces have not brought back before. One on a tensor of the device itself begins at the same place of its
+// stream; all its messages are posted when it begins.
 #pragma once
 
 #include <atomic>
@@ -40,6 +41,7 @@ class StagedOp final : public Op {
   std::string describe() const override { return op_->describe(); }
 
  private:
+  Direct* direct() const { return copies_ == nullptr ? nullptr : copies_->direct(); }
   bool has_arrived();
   Status begin(LoopToken& token);
 

@@ -40,6 +40,13 @@ at::Tensor& Staging::on_host(at::Tensor& tensor, Copies::Use use) {
   if (use.written) {
     check_writable(call_, tensor, "a tensor");
   }
+  if (direct_ != nullptr && tensor.numel() != 0 && is_plain(tensor)) {
+    memory_ = direct_->type_of(tensor.device());
+    if (memory_) {
+      copies_->leave_to(direct_);
+      return tensor;
+    }
+  }
   return handed_out_->tensors.emplace_back(copies_->add(tensor, use));
 }
 

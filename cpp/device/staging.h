@@ -4,9 +4,11 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "compat/torch_compat.h"
 #include "device/copies.h"
+#include "device/direct.h"
 #include "device/lanes.h"
 #include "ops/call.h"
 #include "ops/prepared.h"
@@ -14,10 +16,14 @@
 namespace torch_ucc {
 
 // The arguments of a call on their way to the functions of ops/prepared.h: those on the host go through as they are, those on a
-// device are replaced by stand-ins. Refuses what no stand-in can be made for. For the scope of the call.
+// device are replaced by stand-ins, unless UCX may have them as they are. Refuses what no stand-in can be made for. For the scope
+// of the call.
 class Staging {
  public:
   Staging(const Call& call, Lanes& lanes) : call_(call), lanes_(lanes) {}
+  // Of a call with one tensor, which goes through as it is where it is plain, not empty and of a device that is `direct`.
+  Staging(const Call& call, Lanes& lanes, std::shared_ptr<Direct> direct)
+      : call_(call), lanes_(lanes), direct_(std::move(direct)) {}
 
   // What the call reads, writes without looking at it, or both. A tensor, a list of them or a list of lists.
   template <typename Argument>
@@ -35,6 +41,9 @@ class Staging {
   // The call has no tensor, and comes behind what is queued on this device.
   void behind(c10::Device device) { belongs_to(device); }
 
+  // Of the tensor that went through from a device, if one did.
+  std::optional<ucs_memory_type_t> memory() const { return memory_; }
+
   // Once the call was found to be right: the copies to the host are under way. The inputs and outputs of `prepared`, which is
   // all that the call is made of, become the caller's own tensors again. Null if no device has to do with the call.
   std::shared_ptr<Copies> begin(c10::ArrayRef<Prepared*> prepared);
@@ -49,6 +58,8 @@ class Staging {
 
   const Call& call_;
   Lanes& lanes_;
+  const std::shared_ptr<Direct> direct_;  // null: of no device
+  std::optional<ucs_memory_type_t> memory_;
   std::optional<c10::Device> device_;  // of all tensors so far
   std::shared_ptr<Copies> copies_;     // null while that is the host
 

@@ -31,6 +31,8 @@ Message receive_of(int peer, const at::Tensor& landing, std::size_t offset, std:
 // Collects the messages of one call, and what has to be copied when they have come.
 class Moves {
  public:
+  explicit Moves(ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST) : memory_(memory) {}
+
   void send(int peer, const at::Tensor& tensor) {
     const c10::InferenceMode below_autograd(true);
     const at::Tensor source = plain(tensor);
@@ -53,6 +55,9 @@ class Moves {
   void set_root(std::int64_t root) { prepared_.root = root; }
 
   Prepared finish(Payload payload, Tensors inputs, Tensors outputs) {
+    for (Message& message : prepared_.messages) {
+      message.memory = memory_;
+    }
     prepared_.path = prepared_.messages.empty() ? Path::nothing : Path::messages;
     prepared_.payload = payload;
     prepared_.inputs = std::move(inputs);
@@ -68,6 +73,7 @@ class Moves {
   }
 
  private:
+  const ucs_memory_type_t memory_;  // of all messages
   Prepared prepared_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
@@ -159,6 +165,10 @@ std::vector<std::size_t> offsets_of(const std::vector<std::size_t>& bytes) {
   return offsets;
 }
 
+void check_movable(const Call& call, const at::Tensor& tensor, std::optional<ucs_memory_type_t> memory) {
+  memory ? check_dense(call, tensor, "the tensor") : check_sendable(call, tensor, "the tensor");
+}
+
 void check_message(const Call& call) {
   if (call.op != &operation::kRecvAnySource && (call.peer < 0 || call.peer >= call.group->size)) {
     refuse_value(call, "rank " + std::to_string(call.peer) + " is not a rank of the group");
@@ -170,21 +180,21 @@ void check_message(const Call& call) {
 
 }  // namespace
 
-Prepared prepare_send(const Call& call, Tensors& tensors) {
+Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory) {
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
-  check_sendable(call, tensor, "the tensor");
+  check_movable(call, tensor, memory);
   check_message(call);
-  Moves moves;
+  Moves moves(memory.value_or(UCS_MEMORY_TYPE_HOST));
   moves.send(call.peer, tensor);
   return moves.finish(payload_of(tensor), {}, {tensor});
 }
 
-Prepared prepare_recv(const Call& call, Tensors& tensors) {
+Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory) {
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
-  check_sendable(call, tensor, "the tensor");
+  check_movable(call, tensor, memory);
   check_writable(call, tensor, "the tensor");
   check_message(call);
-  Moves moves;
+  Moves moves(memory.value_or(UCS_MEMORY_TYPE_HOST));
   moves.receive(call.peer, tensor);
   return moves.finish(payload_of(tensor), {}, {tensor});
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -79,9 +80,10 @@ Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor
 Prepared prepare_barrier();
 
 // Data that is only moved, in messages: from and to the tensors themselves, of any sizes, and the receiver finds out if a
-// sender has another size in mind.
-Prepared prepare_send(const Call& call, Tensors& tensors);
-Prepared prepare_recv(const Call& call, Tensors& tensors);
+// sender has another size in mind. Of `memory`, if that is said, is a tensor on a device, which must be plain; else it is on the
+// host.
+Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory = {});
+Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory = {});
 Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs, std::int64_t root);
 Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, std::int64_t root);
 Prepared prepare_alltoall(const Call& call, Tensors& outputs, Tensors& inputs);

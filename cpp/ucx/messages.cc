@@ -78,7 +78,7 @@ void Messages::post(LoopToken& token, Slot& slot) {
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.user_data = &slot;
-  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.memory_type = message.memory;
   void* request = nullptr;
   const bool receives = message.kind == Message::Kind::receive;
   worker.count_posted(token);

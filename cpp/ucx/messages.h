@@ -23,6 +23,8 @@ struct Message {
   int peer = 0;          // rank of the group; kAnyRank for a receive from whoever sends first
   void* data = nullptr;  // `bytes` of it must live until the operation ended
   std::size_t bytes = 0;
+  // Where that is. UCX is told, and never looks for itself: one that UcxWorker::memory_type() knows.
+  ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST;
 };
 
 // What an operation goes on with once all its messages have ended well: nothing, if that was all. Runs with the baton: it neither

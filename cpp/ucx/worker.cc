@@ -16,6 +16,10 @@ UcxWorker::UcxWorker(const NamedValues& options) {
   params.features = UCP_FEATURE_TAG;
   params.name = "torch_ucc";
   throw_if_error(from_ucx(ucp_init(&params, config.get(), context_.out()), "ucp_init"));
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  throw_if_error(from_ucx(ucp_context_query(context_.get(), &attributes), "ucp_context_query"));
+  memory_types_ = attributes.memory_types;
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -52,6 +56,15 @@ std::string UcxWorker::address() const {
 void UcxWorker::set_peers(std::vector<std::string> addresses) {
   addresses_ = std::move(addresses);
   endpoints_.resize(addresses_.size());
+}
+
+std::optional<ucs_memory_type_t> UcxWorker::memory_type(const std::string& name) const {
+  for (unsigned type = UCS_MEMORY_TYPE_HOST; type < UCS_MEMORY_TYPE_LAST; ++type) {
+    if ((memory_types_ >> type & 1U) != 0 && name == ucs_memory_type_names[type]) {
+      return static_cast<ucs_memory_type_t>(type);
+    }
+  }
+  return std::nullopt;
 }
 
 ucp_ep_h UcxWorker::endpoint(LoopToken& token, std::size_t position) {

@@ -4,6 +4,7 @@
 #include <ucp/api/ucp.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ class UcxWorker : public Pollable {
   std::string address() const;
   // By position in the context. Once, before the first message.
   void set_peers(std::vector<std::string> addresses);
+
+  // By UCX's name for it: a type of memory in which messages may be, which is up to its transports; nothing for others. Any
+  // thread, always the same.
+  std::optional<ucs_memory_type_t> memory_type(const std::string& name) const;
 
   // Throws StatusError.
   ucp_ep_h endpoint(LoopToken& token, std::size_t position);
@@ -67,6 +72,7 @@ class UcxWorker : public Pollable {
 
   UniqueHandle<ucp_context_h, ucp_cleanup> context_;
   UniqueHandle<ucp_worker_h, ucp_worker_destroy> worker_;
+  std::uint64_t memory_types_ = 0;  // a bit each
   std::vector<std::string> addresses_;
   std::vector<ucp_ep_h> endpoints_;  // owned by the worker; null until the first message
   std::size_t outstanding_ = 0;

@@ -16,6 +16,7 @@ class Settings(metaclass=_Pybind11Type):
     cross_check: bool
     nan_check: bool
     blocking_wait: bool
+    direct: list[tuple[str, str]]
     life_lines: bool
     close_timeout: timedelta
     agreed: list[tuple[str, str]]

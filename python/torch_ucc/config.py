@@ -71,6 +71,12 @@ def _switch(text: str) -> bool:
     return text.strip() == "1"
 
 
+def _way(text: str) -> str:
+    if text.strip() not in ("staged", "direct"):
+        raise ValueError("staged or direct")
+    return text.strip()
+
+
 def _setting(
     default: Any, parse: Callable[[str], Any], help: str, *, agreed: bool = False, native: bool = True
 ) -> Any:
@@ -113,6 +119,12 @@ class Config:
     )
     blocking_wait: bool = _setting(
         False, _switch, "Have wait() return only once results on accelerators are there."
+    )
+    device_p2p: str = _setting(
+        "staged",
+        _way,
+        "How point-to-point messages of tensors on accelerators go: by way of the host, or `direct`.",
+        native=False,
     )
     life_lines: bool = _setting(
         True,
@@ -346,5 +358,9 @@ def native(config: Config, settings: Any, environment: Mapping[str, str] = os.en
     """Fills `settings`, a torch_ucc._core.Settings, and returns it."""
     for field in (field for field in _fields() if field.metadata["native"]):
         setattr(settings, field.name, getattr(config, field.name))
+    if config.device_p2p == "direct":
+        from torch_ucc import _device_memory
+
+        settings.direct = _device_memory.names()
     settings.agreed = config.agreed({**environment, **config.libraries})
     return settings

@@ -221,6 +221,8 @@ const bool registered = [] {
 
 }  // namespace
 
+c10::DeviceIndex current_index() { return current_device; }
+
 Stream& stream_of(const c10::Stream& stream) { return streams(stream.device_index()).get(stream.id()); }
 
 Stream& current_stream(c10::Device device) {
@@ -251,6 +253,8 @@ __attribute__((visibility("default"))) void fake_capture(int device, std::int64_
   const std::lock_guard<std::mutex> lock(of.mutex);
   on != 0 ? (void)of.capturing.insert(stream) : (void)of.capturing.erase(stream);
 }
+
+__attribute__((visibility("default"))) void fake_show() { fake::show_to_host(); }
 
 __attribute__((visibility("default"))) int fake_faults() { return fake::faults(); }
 }

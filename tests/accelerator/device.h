@@ -10,6 +10,9 @@ namespace fake {
 
 inline constexpr c10::DeviceIndex kDevices = 2;
 
+// The calling thread's current device.
+c10::DeviceIndex current_index();
+
 Stream& stream_of(const c10::Stream& stream);
 // The calling thread's current one.
 Stream& current_stream(c10::Device device);

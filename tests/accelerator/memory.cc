@@ -35,6 +35,7 @@ class Space {
     ::close(file);
   }
 
+  void show() { ::mprotect(shown_, kSpace, PROT_READ | PROT_WRITE); }
   unsigned char* real(const void* shown) const { return real_ + (static_cast<const unsigned char*>(shown) - shown_); }
   bool holds(const void* shown) const { return shown >= shown_ && shown < shown_ + kSpace; }
 
@@ -164,6 +165,9 @@ void device_record(void* address, Stream& stream) {
 }
 
 void* reach(const void* address) { return device_space().real(address); }
+
+void show_to_host() { device_space().show(); }
+bool is_of_device(const void* address) { return device_space().holds(address); }
 
 void* pinned_allocate(std::size_t bytes) { return pinned_space().take(bytes); }
 void pinned_free(void* address) { pinned_space().give(address); }

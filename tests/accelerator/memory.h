@@ -18,6 +18,10 @@ void device_record(void* address, Stream& stream);
 // Where kernels find the bytes.
 void* reach(const void* address);
 
+// From now on the host can follow them, as on a device with one memory for both.
+void show_to_host();
+bool is_of_device(const void* address);
+
 void* pinned_allocate(std::size_t bytes);
 void pinned_free(void* address);
 bool is_pinned(const void* address);

@@ -19,6 +19,7 @@ from torch_ucc.topology.transports import (
 )
 from torch_ucc.topology.user import (
     CLS,
+    DEVICE_P2P,
     LOOPBACK,
     NET_DEVICES,
     PPN,
@@ -95,8 +96,13 @@ def make_plan(job: Job) -> Plan:
 
 def _user(job: Job, names: Sequence[str]) -> str:
     """What the user set, if on any rank: "UCX_TLS=tcp"."""
-    texts = dict.fromkeys("=".join(found) for rank in job.ranks if (found := chosen(rank.settings, names)))
-    return ", elsewhere ".join(texts)
+    return ", elsewhere ".join(_each(job, names))
+
+
+def _each(job: Job, names: Sequence[str]) -> list[str]:
+    """The different ones of all ranks."""
+    found = (chosen(rank.settings, names) for rank in job.ranks)
+    return list(dict.fromkeys("=".join(each) for each in found if each))
 
 
 def _devices(job: Job, layer: str) -> list[Devices]:
@@ -254,13 +260,15 @@ def _crowded(job: Job) -> str:
 
 
 def _accelerators(job: Job) -> Choice:
+    direct = any(setting.endswith("=direct") for setting in _each(job, DEVICE_P2P))
+    seen = "of a device, but for send and recv where UCX takes its memory" if direct else "of a device"
     return Choice(
         "accelerator tensors",
-        "staged",
-        "UCC and UCX are shown no address of a device: tensors are copied to pinned memory of the host and "
+        "staged, and messages direct" if direct else "staged",
+        f"UCC and UCX are shown no address {seen}: tensors are copied to pinned memory of the host and "
         "back, large ones slice by slice, in the order of the streams. Where NCCL serves the GPUs it is "
         'faster, by the backend "cpu:ucc,cuda:nccl"',
-        "",
+        DEVICE_P2P[0],
         US,
     )
 

@@ -16,6 +16,8 @@ PPN = ("UCC_ESTIMATED_NUM_PPN",)
 CLS = ("UCC_CLS", f"{PROFILE}UCC_CLS")
 """Variables for one thing: of those that are set, the first decides."""
 
+DEVICE_P2P = ("TORCH_UCC_DEVICE_P2P",)
+
 LOOPBACK = "lo"
 """The network device of ranks that are all on one host."""
 
@@ -26,7 +28,7 @@ def tls(*, cma: bool, tcp: bool) -> list[tuple[str, str]]:
     return [("TLS", "^" + ",".join(left_out))] if left_out else []
 
 
-_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS)
+_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *DEVICE_P2P)
 SETTINGS = tuple(name for name in _ALL if not name.startswith(PROFILE))
 
 

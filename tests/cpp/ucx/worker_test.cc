@@ -34,6 +34,12 @@ TEST_F(UcxWorkerTest, HasAnAddressOfItsOwn) {
   EXPECT_NE(worker_.address(), peer_.address());
 }
 
+TEST_F(UcxWorkerTest, KnowsTheMemoryThatItTakes) {
+  EXPECT_EQ(worker_.memory_type("host"), UCS_MEMORY_TYPE_HOST);
+  EXPECT_EQ(worker_.memory_type("gaudi"), std::nullopt);  // of which no module is shipped
+  EXPECT_EQ(worker_.memory_type("no such memory"), std::nullopt);
+}
+
 TEST_F(UcxWorkerTest, MakesOneEndpointAPeer) {
   worker_.set_peers({worker_.address(), peer_.address()});
   with_baton([this](LoopToken& token) {

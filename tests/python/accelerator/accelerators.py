@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch_ucc import _device_memory
 
 ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "build" / f"fake-accelerator-{torch.__version__}"
@@ -91,6 +92,25 @@ def _of_the_module() -> dict[str, Callable[..., object]]:
         "_is_in_bad_fork": lambda: False,
         "manual_seed_all": lambda seed: None,
     }
+
+
+def show_to_ucx() -> None:
+    """In each rank, before its first group, where messages go directly. Of the fake one UCX sees the memory
+    as the host's."""
+    if fake := load():
+        fake.fake_show()
+        ctypes.CDLL(str(BUILD / "libfake_accelerator.so"), ctypes.RTLD_GLOBAL)  # counts, from before UCX
+        _device_memory.OF_DEVICES[TYPE] = "host"
+
+
+def posted(index: int = 0) -> int:
+    """Messages from or to memory of the fake devices, posted where this one was current."""
+    return int(_fake().fake_posted(index))
+
+
+def driven(index: int = 0) -> int:
+    """How often UCX was driven where this one was current, since the last such receive was posted."""
+    return int(_fake().fake_driven(index))
 
 
 def device(index: int = 0) -> str:

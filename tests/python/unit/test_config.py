@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch_ucc import config
 from torch_ucc.config import Config, from_environment
 
@@ -17,14 +18,15 @@ def test_defaults() -> None:
 
 def test_every_setting_has_a_name_a_help_and_a_source() -> None:
     texts = {timedelta: "500us", int: "4", str: "here"}
+    choices = {"device_p2p": "direct"}
     for field in dataclasses.fields(Config):
         if not field.metadata or field.name == "profile":  # tests/python/unit/tuning
             continue
         name = "TORCH_UCC_" + field.name.upper()
-        text = "01"[not field.default] if isinstance(field.default, bool) else texts[type(field.default)]
+        text = choices.get(field.name) or texts.get(type(field.default)) or "01"[not field.default]
         needs = {"TORCH_UCC_TRACE_DUMP": "there"} if name == "TORCH_UCC_TRACE_SIGNAL" else {}
         read = from_environment({name: text, **needs})
-        assert getattr(read, field.name) in (timedelta(microseconds=500), 4, "here", not field.default), name
+        assert getattr(read, field.name) in (timedelta(microseconds=500), 4, text, not field.default), name
         assert getattr(read, field.name) != field.default
         assert read.sources[field.name] == f"environment variable {name}"
         assert field.metadata["help"].endswith(".")
@@ -83,6 +85,15 @@ def test_what_is_no_window(text: str) -> None:
 @pytest.mark.parametrize("text", ["1", "8", " 3 "])
 def test_windows(text: str) -> None:
     assert from_environment({"TORCH_UCC_SEGMENT_WINDOW": text}).segment_window == int(text)
+
+
+def test_messages_of_devices_go_one_way_or_the_other() -> None:
+    name = "TORCH_UCC_DEVICE_P2P"
+    with pytest.raises(ValueError, match=r"TORCH_UCC_DEVICE_P2P='cuda' is not staged or direct"):
+        from_environment({name: "cuda"})
+    assert not hasattr(config.native(from_environment({}), SimpleNamespace(), {}), "direct")
+    direct = config.native(from_environment({name: "direct"}), SimpleNamespace(), {}).direct
+    assert direct == [("cuda", "rocm" if torch.version.hip else "cuda")]
 
 
 def test_pauses_in_the_wrong_order() -> None:
