@@ -3,14 +3,15 @@
 Under torchrun, the ranks sharing one TESTED_ACCELERATOR. Rank 0 prints medians of interleaved rounds as JSON
 lines, one for each size; then, for the largest, whether each operation has the two figures wanted: twice
 gloo's speed, and 60 % of that of plain copies of what it has to copy. The last line is of all_reduce. A
-message is also held against a copy on the device. `--assert`: status 1 where one is missed. `--rounds` and
-`--sizes` shorten it.
+message is also held against a copy on the device. `--assert`: status 1 where one is missed. `--rounds`,
+`--sizes` and `--only` shorten it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -105,12 +106,14 @@ def medians(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, 
     return {name: statistics.median(each[len(each) // 3 :]) for name, each in times.items()}
 
 
-def measured(numel: int, rounds: int, peer: dist.ProcessGroup | None) -> dict[str, dict[str, float]]:
+def measured(
+    numel: int, rounds: int, only: str, peer: dist.ProcessGroup | None
+) -> dict[str, dict[str, float]]:
     """By action: milliseconds; of operations also their speed beside the copies and gloo's."""
     tensor, other = (torch.empty(numel, device=accelerators.device()).fill_(1) for _ in range(2))
     world = dist.group.WORLD
     assert world is not None
-    asked = operations(tensor, other)
+    asked = {name: each for name, each in operations(tensor, other).items() if only in ("", name)}
     actions: dict[str, Callable[[], object]] = {"copy on the device": lambda: other.copy_(tensor)}
     for name, each in asked.items():
         actions[each.limit] = plain_copies(tensor, each.down, each.up)
@@ -143,14 +146,17 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--sizes", type=int, nargs="+", default=[4 << 10, 1 << 20, 64 << 20], help="in bytes")
+    parser.add_argument("--only", default="", help="an operation, as 'send and recv'")
     parser.add_argument("--assert", action="store_true", dest="asserts")
     options = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # torch 2.11 has no other names
+    if os.environ.get("TORCH_UCC_DEVICE_P2P") == "direct":
+        accelerators.show_to_ucx()
     dist.init_process_group("ucc")
     accelerators.load()
     peer, speaks = gloo(), dist.get_rank() == 0
     for size in sorted(options.sizes):
-        rows = measured(size // 4, options.rounds, peer)
+        rows = measured(size // 4, options.rounds, options.only, peer)
         if speaks:
             print(json.dumps({"bytes": size, **rows}), flush=True)
     verdicts = {name: verdict(row) for name, row in rows.items() if "of the copies" in row}

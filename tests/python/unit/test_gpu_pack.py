@@ -93,7 +93,7 @@ FAKE = {"TESTED_ACCELERATOR": "privateuseone"}
 def test_parts_run_and_leave_a_table(pack: Path, built: Path, tmp_path: Path) -> None:
     """compute-sanitizer and NCCL are for CUDA: what needs them is skipped, and says so."""
     settings = {**FAKE, "OUT": str(tmp_path), "BANDWIDTH": "--rounds 2 --sizes 4096 65536"}
-    done = gpu(pack, "training", "memory", "bandwidth", sources=built, **settings)
+    done = gpu(pack, "training", "memory", "bandwidth", "direct-bandwidth", sources=built, **settings)
     assert done.returncode == 0, done.stdout
     found = rows(tmp_path / "gpu.md")
     results = {name: cells[0] for name, cells in found.items() if len(cells) == 3}
@@ -103,11 +103,13 @@ def test_parts_run_and_leave_a_table(pack: Path, built: Path, tmp_path: Path) ->
         "training": "passed",
         "memory": "skipped",
         "bandwidth": "passed",
+        "direct-bandwidth": "passed",
     }
     assert found["build"][2] == "ci/gpu: was built from these sources"
     assert found["training"][2].startswith("12 passed, 2 skipped in ")
     assert found["memory"][2].startswith("there is no compute-sanitizer")
     assert "all_reduce of 65536 bytes: " in found["bandwidth"][2] and "60% wanted" in found["bandwidth"][2]
+    assert found["direct-bandwidth"][2].startswith("send and recv of 65536 bytes: ")
     (of_versions,) = (name for name in found if name.startswith("privateuseone, torch "))
     assert "UCC 1." in of_versions and "UCX 1." in of_versions
     assert "memory: skipped (there is no" in found[of_versions][0]
