@@ -82,7 +82,14 @@ struct SparseReduction {
     return messages;
   }
 
-  void store() {
+  // The copies are no inference tensors, which a caller could not use as others.
+  void store() const {
+    const at::Tensor result = sum();
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    tensor.copy_(result);
+  }
+
+  at::Tensor sum() const {
     const c10::InferenceMode below_autograd(true);
     const at::Tensor sum =
         at::_coalesced(at::_sparse_coo_tensor_unsafe(at::cat(indices, 1), at::cat(values, 0).to(rule.compute), tensor.sizes()),
@@ -93,8 +100,7 @@ struct SparseReduction {
       result = result.is_floating_point() || result.is_complex() ? result / call.group->size
                                                                  : at::div(result, call.group->size, "trunc");
     }
-    tensor.copy_(
-        at::_coalesced(at::_sparse_coo_tensor_unsafe(sum.indices(), result.to(tensor.scalar_type()), tensor.sizes()), true));
+    return at::_coalesced(at::_sparse_coo_tensor_unsafe(sum.indices(), result.to(tensor.scalar_type()), tensor.sizes()), true);
   }
 };
 

@@ -159,6 +159,7 @@ def sparse_specials() -> dict[str, object]:
     dist.all_reduce(nothing)
     return {
         "twice": twice.to_dense().tolist(),
+        "values": twice.coalesce().values().tolist(),
         "corner": corner.to_dense().tolist(),
         "result": work.result()[0].to_dense().tolist(),
         "nothing": nothing.to_dense().tolist(),
@@ -172,6 +173,7 @@ def test_sparse() -> None:
         == [
             {
                 "twice": [6.0, 0.0, 9.0, 0.0],
+                "values": [6.0, 9.0],
                 "corner": [[0.0, 1.0], [0.0, 2.0]],
                 "result": [[0.0, 1.0], [0.0, 2.0]],
                 "nothing": [0.0, 0.0, 0.0],
