@@ -74,7 +74,7 @@ def in_a_batch() -> None:
 
 
 def in_flight_and_dropped() -> None:
-    """Nobody keeps what is sent, and its memory is wanted by others; on two streams."""
+    """Nobody keeps what is sent, nor the Work, and its memory is wanted by others; on two streams."""
     rank = dist.get_rank()
     streams = [accelerators.new_stream(), accelerators.new_stream()]
     got, works, noise = [], [], []
@@ -82,13 +82,14 @@ def in_flight_and_dropped() -> None:
         with streams[turn % 2]:
             numel = NUMELS[1 + turn % 3]
             if rank == 0:
-                works.append(dist.isend(on_device(values(numel, turn)), 1, tag=turn))
+                dist.isend(on_device(values(numel, turn)), 1, tag=turn)
                 noise.append(blank(numel))
                 del noise[:-4]
             else:
                 got.append(blank(numel))
                 works.append(dist.irecv(got[-1], 0, tag=turn))
     each_way(works)
+    dist.barrier()
     for turn, tensor in enumerate(got):
         assert torch.equal(tensor.cpu(), values(tensor.numel(), turn)), turn
 
@@ -201,10 +202,27 @@ def later_work_of_another_stream_does_not_hold_it_up() -> None:
         assert got.cpu().tolist() == values(4, 0).tolist()
 
 
+def what_is_not_contiguous_is_no_matter_of_other_streams() -> None:
+    """It ends while nobody waits for it, in a thread whose own stream is held up."""
+    stream, default = accelerators.new_stream(), torch.accelerator.current_stream()
+    if dist.get_rank() == 0:
+        dist.send(on_device(values(600, 0)), 1)
+        return
+    with stream:
+        tensor = blank(600).view(20, 30).t()
+        with held_up(default):
+            work = dist.irecv(tensor, 0)
+            assert work is not None
+            time.sleep(0.2)
+            work.wait()
+            assert torch.equal(tensor.cpu(), values(600, 0).view(30, 20))
+
+
 HELD_UP = (
     a_send_waits_for_its_stream,
     a_receive_waits_for_earlier_readers,
     later_work_of_another_stream_does_not_hold_it_up,
+    what_is_not_contiguous_is_no_matter_of_other_streams,
 )
 
 
@@ -229,7 +247,8 @@ def what_ucx_is_called_on() -> None:
     if dist.get_rank() == 0:
         store.wait(["test/counted"], datetime.timedelta(seconds=60))
         dist.send(on_device(values(4, 0)), 1)
-        dist.barrier()
+        time.sleep(0.1)
+        dist.send(torch.ones(1), 1)
         return
     tensor = blank(4, index=1)
     torch.accelerator.synchronize(1)
@@ -246,8 +265,9 @@ def what_ucx_is_called_on() -> None:
     work.wait()
     assert tensor.cpu().tolist() == values(4, 0).tolist()
     before = accelerators.driven(1)
-    dist.barrier()  # nothing of a device is under way any more
+    dist.recv(torch.empty(1), 0)  # nothing of a device is under way any more
     assert accelerators.driven(1) == before
+    assert accelerators.driven(0) > 0
 
 
 only_fake = pytest.mark.skipif(not accelerators.IS_FAKE, reason="a real UCX is not asked how it was called")
