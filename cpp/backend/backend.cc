@@ -334,7 +334,10 @@ UccBackend::WorkPtr UccBackend::allreduce(Tensors& tensors, const c10d::Allreduc
 UccBackend::WorkPtr UccBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Call call = this->call(operation::kAllReduceSparse);
   Staging staging(call, lanes_);
-  Prepared prepared = prepare_sparse_allreduce(call, only_tensor(call, tensors, "tensors"), opts.reduceOp);
+  at::Tensor& tensor = only_tensor(call, tensors, "tensors");
+  staging.behind(tensor.device());
+  Prepared prepared = prepare_sparse_allreduce(call, tensor, opts.reduceOp);
+  prepared.store = staging.on_the_way_back(std::move(prepared.store));
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 

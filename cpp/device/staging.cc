@@ -1,6 +1,7 @@
 #include "device/staging.h"
 
 #include <string>
+#include <utility>
 
 #include "ops/tensor_span.h"
 
@@ -26,6 +27,16 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
     copies_->begin();
   }
   return needed ? copies_ : nullptr;
+}
+
+std::function<void()> Staging::on_the_way_back(std::function<void()> store) const {
+  if (copies_ == nullptr) {
+    return store;
+  }
+  return [store = std::move(store), stream = copies_->done()->stream()] {
+    const c10::StreamGuard guard(stream);
+    store();
+  };
 }
 
 at::Tensor& Staging::on_host(at::Tensor& tensor, Copies::Use use) {

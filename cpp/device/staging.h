@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -40,6 +41,9 @@ class Staging {
   }
   // The call has no tensor, and comes behind what is queued on this device.
   void behind(c10::Device device) { belongs_to(device); }
+
+  // Has what brings a result to the device by itself do so where copies back are queued.
+  std::function<void()> on_the_way_back(std::function<void()> store) const;
 
   // Of the tensor that went through from a device, if one did.
   std::optional<ucs_memory_type_t> memory() const { return memory_; }

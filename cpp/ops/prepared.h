@@ -65,6 +65,7 @@ using TensorLists = std::vector<std::vector<at::Tensor>>;
 
 // Reductions.
 Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, const Settings& settings);
+// The tensor may be on a device: then `store` queues the copies of its result on the current stream, and waits for them.
 Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c10d::ReduceOp& op);
 Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, std::int64_t root, std::int64_t root_tensor,
                         const Settings& settings);

@@ -1,4 +1,5 @@
-// all_reduce of sparse tensors: everybody gets everybody's indices and values, and adds them up in the order of the ranks.
+// all_reduce of sparse tensors: everybody gets everybody's indices and values, and adds them up in the order of the ranks. Those
+// of a device on the host: the call waits for its stream, as it must to know how many elements there are.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -107,9 +108,12 @@ struct SparseReduction {
 }  // namespace
 
 Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c10d::ReduceOp& op) {
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kSparse) {
-    refuse_unsupported(call, "the tensor is " + c10::str(tensor.layout()) + " on " + tensor.device().str() +
-                                 ": of sparse tensors only those with coordinates, on the CPU, are reduced; try .to_dense()");
+  const c10::Device device = tensor.device();
+  if ((!device.is_cpu() && !at::isAccelerator(device.type())) || tensor.layout() != at::kSparse) {
+    refuse_unsupported(call,
+                       "the tensor is " + c10::str(tensor.layout()) + " on " + device.str() +
+                           ": of sparse tensors only those with coordinates, on the CPU or an accelerator, are reduced; try "
+                           ".to_dense()");
   }
   const auto rule = reduce_rule(tensor.scalar_type(), op);
   if (!rule || (op != c10d::ReduceOp::SUM && op != c10d::ReduceOp::AVG)) {
@@ -131,8 +135,8 @@ Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c1
   header.sparse_dims = tensor.sparse_dim();
   header.dims = tensor.dim();
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), header.sizes.begin());
-  state->indices[own] = mine._indices().contiguous();
-  state->values[own] = mine._values().contiguous();
+  state->indices[own] = mine._indices().cpu().contiguous();
+  state->values[own] = mine._values().cpu().contiguous();
 
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));

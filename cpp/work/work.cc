@@ -24,6 +24,17 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   return devices;
 }
 
+// A sparse result was allocated on the stream that brought it, of which its memory would be used anew though others still read.
+void use_on_current_stream(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_sparse() || tensor.device().is_cpu()) {
+    return;
+  }
+  const c10::impl::VirtualGuardImpl device(tensor.device().type());
+  for (const at::Tensor& part : {tensor._indices(), tensor._values()}) {
+    device.recordDataPtrOnStream(part.storage().data_ptr(), device.getStream(tensor.device()));
+  }
+}
+
 }  // namespace
 
 UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
@@ -66,6 +77,7 @@ void UccWork::synchronize() {
   for (const auto& fence : fences_) {
     fence->block_current_stream();
   }
+  std::for_each(outputs_.begin(), outputs_.end(), use_on_current_stream);
 }
 
 int UccWork::sourceRank() const {

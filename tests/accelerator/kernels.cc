@@ -125,6 +125,15 @@ at::Tensor& mul_(at::Tensor& self, const at::Tensor& other) {
   return self;
 }
 
+// What was in it is lost, if it grows.
+const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::optional<at::MemoryFormat> /*format*/) {
+  self.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  if (self.storage().nbytes() < self.nbytes()) {
+    at::native::resize_bytes_nocuda(self.storage(), self.nbytes());
+  }
+  return self;
+}
+
 // Of what was computed on the host.
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   TORCH_CHECK(to.sizes() == from.sizes(), "the fake accelerator resizes no tensor");
@@ -152,6 +161,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("mul_.Tensor", &mul_);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &item);
+  m.impl("resize_", &resize_);
   m.impl("record_stream", &record_stream);
 }
 

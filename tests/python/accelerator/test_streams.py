@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 import time
 from collections.abc import Callable
 
@@ -198,6 +199,49 @@ def what_is_wrong_is_refused() -> None:
     assert usable()
 
 
+def sparse(value: float) -> torch.Tensor:
+    return torch.sparse_coo_tensor([[0, 5]], [value, value], (9,)).to(accelerators.device())
+
+
+def a_sparse_result_is_no_matter_of_other_streams() -> None:
+    """It ends on rank 0 while nobody waits for it, in a thread whose own stream is held up."""
+    stream, default = accelerators.new_stream(), torch.accelerator.current_stream()
+    reduced_sparse(1.0)
+    with stream:
+        tensor = sparse(3.0)
+        time.sleep(0.1 * dist.get_rank())
+        with held_up(default):
+            work = dist.all_reduce(tensor, async_op=True)
+            time.sleep(0.2)
+            work.wait()
+            assert tensor.cpu().to_dense().tolist() == [6.0, *[0.0] * 4, 6.0, *[0.0] * 3]
+
+
+def reduced_sparse(value: float) -> torch.Tensor:
+    tensor = sparse(value)
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def a_sparse_result_stays_there_for_its_readers() -> None:
+    """Also where they are late: the next result, of the same size, goes elsewhere."""
+    stream = accelerators.new_stream()
+    reduced_sparse(1.0)
+    with stream:
+        read = torch.empty(2, device=accelerators.device())
+        tensor = reduced_sparse(2.0)
+        gate = accelerators.Gate(stream)
+        read.copy_(tensor._values())
+        del tensor
+    threading.Timer(0.3, gate.open).start()
+    later = reduced_sparse(7.0)
+    stream.synchronize()
+    assert (read.cpu().tolist(), later.cpu().to_dense().tolist()) == (
+        [4.0, 4.0],
+        [14.0, *[0.0] * 4, 14.0, *[0.0] * 3],
+    )
+
+
 OF_ANY = (
     the_reader_waits_for_the_copies,
     host_memory_is_used_anew_only_once_it_was_copied,
@@ -211,6 +255,8 @@ HELD_UP = (
     a_timeout_of_wait_passes,
     operations_begin_in_the_order_of_the_calls,
     messages_keep_the_order_of_the_calls,
+    a_sparse_result_stays_there_for_its_readers,
+    a_sparse_result_is_no_matter_of_other_streams,
     a_barrier_of_a_device_comes_behind_its_stream,
 )
 

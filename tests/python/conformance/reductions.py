@@ -121,12 +121,13 @@ def sparse_all_reduce(p: Point) -> Attempt:
 
     values = dense(p.rank)[has(p.rank)]
     tensor = torch.sparse_coo_tensor(has(p.rank).nonzero().t(), values, shape, check_invariants=True)
+    tensor = tensor.to(p.device)
 
     def wrong() -> str | None:
         if tensor.layout is not torch.sparse_coo:
             return f"the tensor is {tensor.layout}"
         inputs = [dense(rank).flatten() for rank in p.ranks]
-        return reduced(p.reduce, inputs, math.prod(shape)).wrong(tensor.to_dense())
+        return reduced(p.reduce, inputs, math.prod(shape)).wrong(tensor.cpu().to_dense())
 
     return Attempt(
         lambda async_op: [p.calls.all_reduce(tensor, p.reduce, p.group, async_op)], [Claim("tensor", wrong)]
