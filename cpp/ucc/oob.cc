@@ -1,6 +1,7 @@
 #include "ucc/oob.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -8,13 +9,22 @@
 #include "bootstrap/backoff.h"
 
 namespace torch_ucc {
+namespace {
+
+// How long the rank that may host the store stays for the others, which have all published.
+constexpr std::chrono::seconds kForReaders{1};
+
+}  // namespace
 
 struct Oob::Request {
   Oob& oob;
+  std::string name;
   Exchange exchange;
   char* all;
   std::size_t size;
   Backoff backoff;
+  Deadline readers;  // of the others, once all was read here
+  bool read = false;
 };
 
 Oob::Oob(KvStore& store, std::string scope, int rank, int size)
@@ -45,11 +55,14 @@ ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self,
   *request = nullptr;
   try {
     const std::string name = oob.scope_ + "/oob/" + std::to_string(oob.calls_++);
-    *request = new Request{oob,
-                           Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
-                           static_cast<char*>(all),
-                           size,
-                           {}};
+    *request = new Request{
+        .oob = oob,
+        .name = name,
+        .exchange = Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
+        .all = static_cast<char*>(all),
+        .size = size,
+        .backoff = {},
+        .readers = {}};
     return UCC_OK;
   } catch (const std::exception& error) {
     return oob.failed(Status(StatusCode::transport, error.what()));
@@ -63,6 +76,9 @@ ucc_status_t Oob::test(void* handle) {
   auto& request = *static_cast<Request*>(handle);
   Oob& oob = request.oob;
   try {
+    if (request.read) {
+      return oob.wait_for_readers(request);
+    }
     const auto values = request.exchange.poll();
     if (!values) {
       if (oob.deadline_.passed()) {
@@ -79,12 +95,27 @@ ucc_status_t Oob::test(void* handle) {
       }
       at = std::copy(value.begin(), value.end(), at);
     }
-    return UCC_OK;
+    request.read = true;
+    if (!oob.closing_) {
+      return UCC_OK;
+    }
+    request.readers = Deadline::after(kForReaders);
+    oob.store_.add(request.name + "/read", 1);
+    return oob.wait_for_readers(request);
   } catch (const StatusError& error) {
     return oob.failed(error.status());
   } catch (const std::exception& error) {
     return oob.failed(Status(StatusCode::transport, error.what()));
   }
+}
+
+// A store that goes while others still read makes torch print a trace of each of them.
+ucc_status_t Oob::wait_for_readers(Request& request) {
+  if (rank_ != 0 || request.readers.passed() || deadline_.passed() || store_.add(request.name + "/read", 0) >= size_) {
+    return UCC_OK;
+  }
+  request.backoff.sleep(give_up_);
+  return UCC_INPROGRESS;
 }
 
 ucc_status_t Oob::free(void* handle) {

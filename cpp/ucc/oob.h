@@ -30,7 +30,8 @@ class Oob {
   // What ends them earlier: see bootstrap/backoff.h.
   void set_give_up(GiveUp give_up) { give_up_ = std::move(give_up); }
 
-  // From now on a store that is gone counts as a peer that is done: the process that hosted it has left already.
+  // From now on a store that is gone counts as a peer that is done: the process that hosted it has left already. Rank 0, which
+  // hosts it where no launcher does, stays until the others have read too, for a second at most.
   void set_closing() { closing_ = true; }
 
   // Why UCC was told that an exchange failed: UCC itself keeps only a number.
@@ -43,6 +44,7 @@ class Oob {
   static ucc_status_t test(void* request);
   static ucc_status_t free(void* request);
   ucc_status_t failed(Status reason);
+  ucc_status_t wait_for_readers(Request& request);
 
   KvStore& store_;
   const std::string scope_;
