@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_ucc.bench.cases import Case
-from torch_ucc.bench.figures import Sample
+from torch_ucc.bench.figures import FLOOR, Sample
 from torch_ucc.bench.peers import Peer, Start, commands
 from torch_ucc.bench.places import Place
 from torch_ucc.bench.targets import Occasions
@@ -163,6 +163,8 @@ class Bench:
             for row in self._attempt(broken, peer, ranks, "worker.py", asked, limit) or []:
                 case = Case(row["op"], row["bytes"])
                 self.samples.append(Sample(peer.name, ranks, case, repetition, row["seconds"], hosts))
+                if "with_dispatch" in row:
+                    self.samples.append(Sample(FLOOR, ranks, case, repetition, row["with_dispatch"], hosts))
 
     def watch(
         self, occasion: Occasion, arguments: Sequence[str], peers: Sequence[Peer], repetitions: int

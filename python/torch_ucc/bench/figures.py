@@ -51,7 +51,8 @@ class Samples:
     """All samples of a run, looked up by peer, ranks and case.
 
     FLOOR is one more peer: what UCC or UCX alone and torch's dispatch take together, turn by turn, for the
-    same calls, each made as a whole. Who cuts large ones into pieces may be faster.
+    same calls, each made as a whole. Who cuts large ones into pieces may be faster. Where ranks outnumber
+    cores it was measured, else the two are added.
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
@@ -61,7 +62,8 @@ class Samples:
             of_cell = self._by_key.setdefault((sample.peer, sample.ranks, sample.case), {})
             of_cell[sample.repetition] = sample.seconds
         for (peer, ranks, case), alone in list(self._by_key.items()):
-            if peer == "alone" and (dispatch := self._dispatch(ranks, case.op)):
+            measured = (FLOOR, ranks, case) in self._by_key
+            if peer == "alone" and not measured and (dispatch := self._dispatch(ranks, case.op)):
                 both = sorted(alone.keys() & dispatch.keys())
                 self._by_key[FLOOR, ranks, case] = {turn: alone[turn] + dispatch[turn] for turn in both}
 

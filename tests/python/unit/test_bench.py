@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,11 @@ class TestFigures:
         cells = [run.cell(FLOOR, 2, case) for case in (SMALL, LARGE)]
         assert [(cell.low, cell.high) for cell in cells if cell] == [(4.0, 6.0), (53.0, 64.0)]
         assert run.cell(FLOOR, 2, Case("barrier", 0)) is None and run.cell(FLOOR, 4, SMALL) is None
+
+    def test_a_floor_that_was_measured_counts_before_a_sum(self) -> None:
+        run = Samples(samples(4, SMALL, alone=[1.0, 2.0], fake=[3.0, 4.0], floor=[9.0, 9.0]))
+        cell = run.cell(FLOOR, 4, SMALL)
+        assert cell is not None and cell.median == 9.0
 
 
 class TestTargets:
@@ -451,4 +457,8 @@ class TestRuns:
         arguments += ["--ops", ",".join(able), "--case-seconds", "0.01", "--json", str(output)]
         assert main(arguments) == 0  # each op's result was right, or its rank had failed
         data = json.loads(output.read_text())
-        assert (len(data["samples"]), data["failures"]) == (2 * (2 * len(able) - 1), [])
+        of_peers = Counter((sample["peer"], sample["ranks"]) for sample in data["samples"])
+        cells = 2 * len(able) - 1
+        with_dispatch = {("floor", 3): cells} if len(os.sched_getaffinity(0)) < 3 else {}
+        assert of_peers == {("alone", 2): cells, ("alone", 3): cells, **with_dispatch}
+        assert data["failures"] == []
