@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 
 from torch_ucc import _libraries
+from torch_ucc.topology import user
 
 
 class BuildInfo(Protocol):
@@ -24,10 +26,16 @@ def core() -> Any:
 
     Raises ImportError, in a sentence: it was built for another torch or not at all, or UCC or UCX is missing.
     """
-    info = _build_info()
-    check_torch(info, torch.__version__)
-    _libraries.preload(info.UCC_PREFIX, info.UCX_PREFIX)
+    check_torch(_build_info(), torch.__version__)
+    load_libraries()
     return importlib.import_module("torch_ucc._core")
+
+
+def load_libraries() -> None:
+    """UCX and UCC, those that the extension was built with or others. Raises ImportError."""
+    info = _build_info()
+    said = {*os.environ, *user.in_files(os.environ)}
+    _libraries.preload(info.UCC_PREFIX, info.UCX_PREFIX, said)
 
 
 def backend_of(group: Any) -> Any:

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -127,15 +127,19 @@ _lock = threading.Lock()
 _loaded: dict[str, Loaded] = {}
 
 
-def preload(ucc_built_with: str = "", ucx_built_with: str = "") -> tuple[Loaded, ...]:
+def preload(
+    ucc_built_with: str = "", ucx_built_with: str = "", said: Container[str] = os.environ
+) -> tuple[Loaded, ...]:
     """Load UCX, then UCC, so that the extension's own requests for their sonames resolve to these.
 
+    `said`: the variables that UCX's user has set, here or in a file.
     What the process has loaded already is kept: two copies of UCX in one process corrupt each other.
     Idempotent, thread-safe. Raises LibraryError.
     """
     with _lock:
         if not _loaded:
-            ucx = _load(UCX, ucx_built_with)
+            with _without_memory_hooks(said):
+                ucx = _load(UCX, ucx_built_with)
             ucc = _load(UCC, ucc_built_with)
             _loaded.update(UCX=ucx, UCC=ucc)
     return loaded()
@@ -265,12 +269,11 @@ def _load(kit: Kit, built_with: str) -> Loaded:
             )
         return Loaded(kit.name, "present", present, "already in the process", _own_version(kit))
     found = _first(kit, None, built_with)
-    with _without_memory_hooks():
-        for soname in kit.sonames:
-            try:
-                ctypes.CDLL(str(found.library.with_name(soname)))
-            except OSError as error:
-                raise LibraryError(f"{found} cannot be loaded: {error}.") from error
+    for soname in kit.sonames:
+        try:
+            ctypes.CDLL(str(found.library.with_name(soname)))
+        except OSError as error:
+            raise LibraryError(f"{found} cannot be loaded: {error}.") from error
     return Loaded(kit.name, found.kind, found.library, found.why, _own_version(kit))
 
 
@@ -286,13 +289,11 @@ _HOOKS = "UCX_MEM_MMAP_HOOK_MODE"
 
 
 @contextlib.contextmanager
-def _without_memory_hooks() -> Iterator[None]:
+def _without_memory_hooks(said: Container[str]) -> Iterator[None]:
     """Keeps UCX from patching the C library's memory functions as it is loaded, where nothing here has a use
     for that and its user has not said otherwise. Patching takes it 400 ms of spinning."""
-    from torch_ucc.topology import user
-
-    said = {*os.environ, *user.in_files(os.environ)}
-    if said & {_HOOKS, "UCX_MEM_EVENTS"} or any(Path(path).exists() for path in _REGISTERING):
+    chosen = _HOOKS in said or "UCX_MEM_EVENTS" in said
+    if chosen or any(Path(path).exists() for path in _REGISTERING):
         yield
         return
     os.environ[_HOOKS] = "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -50,10 +51,7 @@ def machine(saved: Path | None) -> Inventory:
 
 def load_libraries() -> None:
     """Where they cannot be, the machine is shown without: `torch-ucc doctor` says why."""
-    from torch_ucc import _extension, _libraries
+    from torch_ucc import _extension
 
-    try:
-        info = _extension._build_info()
-        _libraries.preload(info.UCC_PREFIX, info.UCX_PREFIX)
-    except ImportError:
-        pass
+    with contextlib.suppress(ImportError):
+        _extension.load_libraries()

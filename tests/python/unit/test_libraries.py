@@ -209,12 +209,12 @@ def test_a_home_that_comes_too_late_is_an_error(tmp_path: Path) -> None:
 
 HOOKS = """
 import ctypes, os
-from torch_ucc import _libraries
+from torch_ucc import _extension, _libraries
 {registering}
 libc = ctypes.CDLL(None)
 start_of_munmap = lambda: ctypes.string_at(ctypes.cast(libc.munmap, ctypes.c_void_p), 13)
 before, environment = start_of_munmap(), dict(os.environ)
-_libraries.preload()
+_extension.load_libraries()
 assert dict(os.environ) == environment
 print("patched" if start_of_munmap() != before else "as it was")
 """
