@@ -11,7 +11,8 @@
 namespace torch_ucc {
 namespace {
 
-// How long the rank that may host the store stays for the others, which have all published.
+// How long the rank that may host the store stays for the others, which have all published, and no longer than half of what is
+// left: whoever waits for the end of the context gives it up at the deadline.
 constexpr std::chrono::seconds kForReaders{1};
 
 }  // namespace
@@ -23,8 +24,8 @@ struct Oob::Request {
   char* all;
   std::size_t size;
   Backoff backoff;
-  Deadline readers;  // of the others, once all was read here
-  bool read = false;
+  Deadline readers;   // of the others, once all was read here
+  bool read = false;  // while closing
 };
 
 Oob::Oob(KvStore& store, std::string scope, int rank, int size)
@@ -95,11 +96,12 @@ ucc_status_t Oob::test(void* handle) {
       }
       at = std::copy(value.begin(), value.end(), at);
     }
-    request.read = true;
     if (!oob.closing_) {
       return UCC_OK;
     }
-    request.readers = Deadline::after(kForReaders);
+    request.read = true;
+    request.readers = Deadline::after(std::min<Clock::duration>(kForReaders, oob.deadline_.left() / 2));
+    request.backoff = {};
     oob.store_.add(request.name + "/read", 1);
     return oob.wait_for_readers(request);
   } catch (const StatusError& error) {
@@ -111,7 +113,7 @@ ucc_status_t Oob::test(void* handle) {
 
 // A store that goes while others still read makes torch print a trace of each of them.
 ucc_status_t Oob::wait_for_readers(Request& request) {
-  if (rank_ != 0 || request.readers.passed() || deadline_.passed() || store_.add(request.name + "/read", 0) >= size_) {
+  if (rank_ != 0 || request.readers.passed() || store_.add(request.name + "/read", 0) >= size_) {
     return UCC_OK;
   }
   request.backoff.sleep(give_up_);

@@ -159,6 +159,9 @@ microseconds Messages::patience() const {
 Status FlushWorker::start(LoopToken& token) {
   ucp_request_param_t param{};
   request_ = ucp_worker_flush_nbx(worker_.handle(token), &param);
+  if (UCS_PTR_IS_PTR(request_)) {
+    worker_.count_posted(token);
+  }
   return {};
 }
 
@@ -176,6 +179,7 @@ Op::State FlushWorker::poll(LoopToken& token) {
     return State::in_flight;
   }
   ucp_request_free(request_);
+  worker_.count_ended();
   status_ = from_ucx(status, "ucp_worker_flush_nbx");
   return State::ended;
 }

@@ -23,7 +23,8 @@ struct Message {
   int peer = 0;          // rank of the group; kAnyRank for a receive from whoever sends first
   void* data = nullptr;  // `bytes` of it must live until the operation ended
   std::size_t bytes = 0;
-  // Where that is. UCX is told, and never looks for itself: one that UcxWorker::memory_type() knows.
+  // Where that is: a type that UcxWorker::memory_type() knows. Of host memory UCX believes that; of other it asks its modules,
+  // and takes for the host's what none of them knows.
   ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST;
 };
 
