@@ -33,7 +33,8 @@ class Direct {
   void end(LoopToken& token);
 
   // While it lives, the device that UCX is at work on is the current one of this thread; that whose operation began last, of
-  // several. Does nothing while it is at work on none. UCX copies in the context that is current where it drives.
+  // several. Does nothing while it is at work on none. Not every UCX finds the context of the memory by itself: some copy in that
+  // which is current where they are driven.
   class OnDevice {
    public:
     OnDevice(LoopToken& token, const Direct& direct) noexcept;

@@ -26,8 +26,8 @@ Op::State StagedOp::poll(LoopToken& token) {
   const State state = op_->poll(token);
   if (state == State::ended) {
     status_ = op_->transport_status();
-    if (direct() != nullptr) {
-      direct()->end(token);
+    if (direct() != nullptr && status_.code() != StatusCode::transport) {
+      direct()->end(token);  // else UCX may be at work still
     }
   }
   return state;
