@@ -286,14 +286,15 @@ _REGISTERING = (
     "/dev/kfd",
 )
 _HOOKS = "UCX_MEM_MMAP_HOOK_MODE"
+# Who says one of these has a use for hooks, or for none.
+_OF_HOOKS = (_HOOKS, "UCX_MEM_EVENTS", "UCX_RCACHE_ENABLE", "UCC_UCX_RCACHE_ENABLE")
 
 
 @contextlib.contextmanager
 def _without_memory_hooks(said: Container[str]) -> Iterator[None]:
     """Keeps UCX from patching the C library's memory functions as it is loaded, where nothing here has a use
     for that and its user has not said otherwise. Patching takes it 400 ms of spinning."""
-    chosen = _HOOKS in said or "UCX_MEM_EVENTS" in said
-    if chosen or any(Path(path).exists() for path in _REGISTERING):
+    if any(name in said for name in _OF_HOOKS) or any(Path(path).exists() for path in _REGISTERING):
         yield
         return
     os.environ[_HOOKS] = "none"

@@ -42,7 +42,8 @@ def settings_here(
 
 
 def in_files(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the files named ucx.conf say that UCX reads, wherever it comes from: the later decides.
+    """What those files named ucx.conf say that UCX reads wherever it comes from, its user's and the folder's:
+    the later decides. It reads two of its own installation before them.
 
     A file that cannot be read is left to UCX, which says so. Sections are for some processors only.
     """

@@ -230,6 +230,7 @@ HERE_ONE_DOES = "_libraries._REGISTERING = ('/nowhere', '/dev/null')"
         (NOBODY_REGISTERS, {"UCX_MEM_MMAP_HOOK_MODE": "bistro"}, "patched"),
         (HERE_ONE_DOES, {"UCX_MEM_MMAP_HOOK_MODE": "none"}, "as it was"),
         (NOBODY_REGISTERS, {"UCX_MEM_EVENTS": "yes"}, "patched"),
+        (NOBODY_REGISTERS, {"UCX_RCACHE_ENABLE": "y"}, "patched"),
     ],
 )
 def test_the_c_librarys_memory_functions_are_patched_only_where_somebody_needs_it(
