@@ -4,6 +4,7 @@ side goes."""
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Callable
 
@@ -155,6 +156,27 @@ def test_messages(ways: tuple[str, str]) -> None:
         assert faults == 0, "freed memory was written to"
         if accelerators.IS_FAKE:
             assert (posted > 0) == (way == "direct"), posted
+
+
+ALLOCATORS = ("",) if accelerators.IS_FAKE else ("", "expandable_segments:True", "backend:cudaMallocAsync")
+
+
+def memory_from_before() -> None:
+    """Which nobody could tell UCX of when it came to be."""
+    accelerators.show_to_ucx()
+    rank = int(os.environ["RANK"])
+    sent, got = on_device(values(1 << 20, rank)), blank(1 << 20)
+    dist.init_process_group("ucc", timeout=datetime.timedelta(seconds=60))
+    each_way([dist.isend(sent, 1 - rank), dist.irecv(got, 1 - rank)])
+    assert torch.equal(got.cpu(), values(1 << 20, 1 - rank))
+
+
+@pytest.mark.parametrize("allocator", ALLOCATORS)
+def test_memory_that_was_there_before_ucx(allocator: str) -> None:
+    told = {"TORCH_UCC_DEVICE_P2P": "direct"}
+    if allocator:
+        told["PYTORCH_CUDA_ALLOC_CONF"] = allocator
+    run_ranks(memory_from_before, 2, init=False, rank_env=[told, told], timeout=90.0)
 
 
 def a_send_waits_for_its_stream() -> None:
