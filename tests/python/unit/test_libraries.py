@@ -145,17 +145,18 @@ print(json.dumps({{"mapped": sorted(mapped), "loaded": loaded}}))
 
 def look(before: str = "", **environment: str) -> dict[str, Any]:
     inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    answer: dict[str, Any] = json.loads(printed_by(LOOK.format(before=before), {**inherited, **environment}))
+    return answer
+
+
+def printed_by(program: str, environment: dict[str, str]) -> str:
+    """In a process of its own, which has nothing to complain of."""
     done = subprocess.run(
-        [sys.executable, "-c", LOOK.format(before=before)],
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return done.stdout
 
 
 def folders_of(mapped: list[str]) -> dict[str, set[Path]]:
@@ -246,13 +247,4 @@ def test_a_file_of_ucx_decides_over_its_hooks_as_well(tmp_path: Path) -> None:
 
 def munmap_after_preload(registering: str, **environment: str) -> str:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("UCX_MEM_")}
-    done = subprocess.run(
-        [sys.executable, "-c", HOOKS.format(registering=registering)],
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    return done.stdout.strip()
+    return printed_by(HOOKS.format(registering=registering), {**inherited, **environment}).strip()
