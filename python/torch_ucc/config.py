@@ -334,6 +334,12 @@ _REFERENCE_MIDDLE = """
 always, and decide over what torch_ucc would choose (`torch-ucc plan`). `UCC_UCX_TLS`, `UCC_UCX_NET_DEVICES`
 and the like do so for torch_ucc and UCC alone, and leave other users of UCX in the process as they are.
 
+UCX patches the C library's memory functions as it is loaded, to hear of memory that goes while it is
+registered with a device. torch_ucc loads it with `UCX_MEM_MMAP_HOOK_MODE=none` where there is no such device
+(InfiniBand, XPMEM, KNEM, a GPU), which saves each process 0.4 s; that variable, `UCX_MEM_EVENTS` and
+`UCX_RCACHE_ENABLE` decide if they are set. `RCACHE_ENABLE=y` in the `Options` of a group comes too late for
+that, and UCX then refuses to start.
+
 Names of earlier versions of torch-ucc are no error, and do nothing:
 
 | variable | |
