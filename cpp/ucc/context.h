@@ -3,7 +3,6 @@
 
 #include <ucc/api/ucc.h>
 
-#include <cstddef>
 #include <string>
 
 #include "base/settings.h"
@@ -14,7 +13,7 @@
 
 namespace torch_ucc {
 
-class UccContext : public Pollable {
+class UccContext : public CountingPollable {
  public:
   UccContext() = default;
   // Leaks the context unless destroy() was called: see there.
@@ -32,20 +31,6 @@ class UccContext : public Pollable {
 
   Status progress(LoopToken& token) override;
 
-  // Requests that were posted and have not ended: whoever posts one counts it.
-  void count_posted(LoopToken& token) {
-    token.check();
-    ++outstanding_;
-  }
-  void count_ended(LoopToken& token) {
-    token.check();
-    --outstanding_;
-  }
-  std::size_t outstanding(LoopToken& token) const {
-    token.check();
-    return outstanding_;
-  }
-
   ucc_context_h handle(LoopToken& token) const {
     token.check();
     return handle_;
@@ -53,7 +38,6 @@ class UccContext : public Pollable {
 
  private:
   ucc_context_h handle_ = nullptr;
-  std::size_t outstanding_ = 0;
 };
 
 }  // namespace torch_ucc

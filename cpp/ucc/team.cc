@@ -53,7 +53,7 @@ Op::State CreateTeam::poll(LoopToken& token) {
   if (status == UCC_INPROGRESS) {
     return State::in_flight;
   }
-  context_.count_ended(token);
+  context_.count_ended();
   status_ = from_ucc(status, describe());
   return State::ended;
 }

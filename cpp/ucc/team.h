@@ -71,7 +71,8 @@ class UccTeam {
     moving_ += bytes;
   }
   void has_moved(LoopToken& token, std::size_t bytes) {
-    context_->count_ended(token);
+    token.check();
+    context_->count_ended();
     moving_ -= bytes;
   }
 

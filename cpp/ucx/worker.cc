@@ -35,7 +35,7 @@ UcxWorker::~UcxWorker() {
 
 // Nothing of ours is under way, and nobody was told where to write.
 bool UcxWorker::is_unused() const {
-  return outstanding_ == 0 && std::all_of(endpoints_.begin(), endpoints_.end(), [](ucp_ep_h each) { return each == nullptr; });
+  return !has_outstanding() && std::all_of(endpoints_.begin(), endpoints_.end(), [](ucp_ep_h each) { return each == nullptr; });
 }
 
 void UcxWorker::destroy_if_unused(LoopToken& token) {

@@ -19,7 +19,7 @@ namespace torch_ucc {
 
 // Touched with the baton only, but for the constructor and address(). Endpoints are made at the first message to a peer, which
 // involves nobody else.
-class UcxWorker : public Pollable {
+class UcxWorker : public CountingPollable {
  public:
   // Throws StatusError. `options` as read_ucx_config() takes them; with those that UCC gets it chooses the same transports.
   explicit UcxWorker(const NamedValues& options = {});
@@ -51,17 +51,6 @@ class UcxWorker : public Pollable {
   std::optional<std::string> take_note(LoopToken& token);
   static constexpr std::size_t kMaxNote = 4096;
 
-  // Requests that were posted and have not ended: whoever posts one counts it.
-  void count_posted(LoopToken& token) {
-    token.check();
-    ++outstanding_;
-  }
-  void count_ended() { --outstanding_; }  // from callbacks of UCX, which run inside progress()
-  std::size_t outstanding(LoopToken& token) const {
-    token.check();
-    return outstanding_;
-  }
-
   // Local. Everything must have been flushed, on all processes: see FlushWorker.
   void destroy(LoopToken& token);
   // Beside peers that are stuck: only if no message was ever sent and none is being received. It must not be used afterwards.
@@ -75,9 +64,8 @@ class UcxWorker : public Pollable {
   std::uint64_t memory_types_ = 0;  // a bit each
   std::vector<std::string> addresses_;
   std::vector<ucp_ep_h> endpoints_;  // owned by the worker; null until the first message
-  std::size_t outstanding_ = 0;
-  std::string note_;              // that is arriving, by
-  void* note_request_ = nullptr;  // null: none is
+  std::string note_;                 // that is arriving, by
+  void* note_request_ = nullptr;     // null: none is
 };
 
 }  // namespace torch_ucc
