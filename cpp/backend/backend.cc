@@ -480,15 +480,14 @@ UccBackend::WorkPtr UccBackend::send(Tensors& tensors, int destination, int tag)
 }
 
 UccBackend::WorkPtr UccBackend::recv(Tensors& tensors, int source, int tag) {
-  Call call = message(operation::kRecv, source, tag);
-  Staging staging(call, lanes_, context_->direct());
-  Tensors& staged = staging.written(tensors);
-  Prepared prepared = prepare_recv(call, staged, staging.memory());
-  return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
+  return receive(message(operation::kRecv, source, tag), tensors);
 }
 
 UccBackend::WorkPtr UccBackend::recvAnysource(Tensors& tensors, int tag) {
-  Call call = message(operation::kRecvAnySource, Message::kAnyRank, tag);
+  return receive(message(operation::kRecvAnySource, Message::kAnyRank, tag), tensors);
+}
+
+UccBackend::WorkPtr UccBackend::receive(Call call, Tensors& tensors) {
   Staging staging(call, lanes_, context_->direct());
   Tensors& staged = staging.written(tensors);
   Prepared prepared = prepare_recv(call, staged, staging.memory());

@@ -119,6 +119,7 @@ class UccBackend final : public c10d::Backend {
 
   Call call(const Operation& op) const;
   Call message(const Operation& op, int peer, int tag) const;
+  WorkPtr receive(Call call, Tensors& tensors);
   // Sends what was prepared, or keeps it for the end of the coalescing. `timeout` not above 0: the group's.
   WorkPtr launch(Call call, Prepared&& prepared, Staging&& staging, std::chrono::milliseconds timeout, bool async_op);
   // Several as one.
