@@ -440,9 +440,6 @@ class AloneLibrary(TorchLibrary):
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST = 1 << 0, 1 << 2, 1 << 3, 1 << 5, 1 << 6
     GATHER, REDUCE, REDUCE_SCATTER = 1 << 9, 1 << 11, 1 << 12
 
-    dispatches = False
-    """Whether each call is one of torch's `fake` as well, which cannot receive from any rank."""
-
     def __init__(self, library: Path) -> None:
         super().__init__("alone", init=False)
         core = importlib.import_module("torch_ucc._extension").core()
@@ -468,10 +465,8 @@ class AloneLibrary(TorchLibrary):
             traceback.print_exc()
             os._exit(1)
 
-    def prepare(self, op: str, nbytes: int) -> Call:
-        call = super().prepare(op, nbytes)
-        if not self.dispatches:
-            return call
+    def behind_dispatch(self, op: str, call: Call) -> Call:
+        """One of torch's `fake` and `call`. Only where ranks are crowded; of any_source `fake` has none."""
         barrier = partial(TorchLibrary.barrier, self)
         of_torch = barrier if op == "barrier" else getattr(TorchLibrary, f"_{op}")(self, 1)[0]
         return partial(_in_turn, of_torch, call)
@@ -574,11 +569,8 @@ def warm_up(library: Library, call: Call, batch_seconds: float) -> float:
         count *= 2
 
 
-def measure(
-    library: Library, op: str, nbytes: int, case_seconds: float, batch_seconds: float
-) -> dict[str, Any]:
-    """Runs one case for about `case_seconds`, its warm-up not counted."""
-    call = library.prepare(op, nbytes)
+def measure(library: Library, call: Call, case_seconds: float, batch_seconds: float) -> tuple[float, int]:
+    """Calls for about `case_seconds`, the warm-up not counted: the seconds that one took, and how many."""
     estimate = warm_up(library, call, batch_seconds)
     size = max(1, round(batch_seconds / estimate))
     batches = min(MAX_BATCHES, max(MIN_BATCHES, round(case_seconds / (size * estimate))))
@@ -587,8 +579,7 @@ def measure(
         library.barrier()
         seconds.append(library.timed(call, size))
     slowest = [max(of_ranks) for of_ranks in zip(*library.gather(seconds), strict=True)]
-    one = statistics.median(slowest) / PER_CALL.get(op, 1)
-    return {"op": op, "bytes": nbytes, "seconds": one, "calls": size * batches}
+    return statistics.median(slowest), size * batches
 
 
 def measure_all(
@@ -597,13 +588,13 @@ def measure_all(
     """Of cases such as "all_reduce:4"."""
     rows = []
     for op, nbytes in (case.split(":") for case in cases):
-        rows.append(measure(library, op, int(nbytes), case_seconds, batch_seconds))
+        call, per_call = library.prepare(op, int(nbytes)), PER_CALL.get(op, 1)
+        seconds, calls = measure(library, call, case_seconds, batch_seconds)
+        rows.append({"op": op, "bytes": int(nbytes), "seconds": seconds / per_call, "calls": calls})
         if isinstance(library, AloneLibrary) and library.is_crowded and op != "any_source":
             # Whose core is another's between two calls finds its caches cold: the two times do not add up.
-            library.dispatches = True
-            with_dispatch = measure(library, op, int(nbytes), case_seconds, batch_seconds)
-            rows[-1]["with_dispatch"] = with_dispatch["seconds"]
-            library.dispatches = False
+            both = library.behind_dispatch(op, call)
+            rows[-1]["with_dispatch"] = measure(library, both, case_seconds, batch_seconds)[0] / per_call
     return rows
 
 
