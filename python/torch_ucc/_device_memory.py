@@ -6,7 +6,3 @@ import torch
 
 OF_DEVICES = {"cuda": "rocm" if torch.version.hip else "cuda"}
 """By type of device: those from and to whose memory UCX may send."""
-
-
-def names() -> list[tuple[str, str]]:
-    return list(OF_DEVICES.items())

@@ -367,6 +367,6 @@ def native(config: Config, settings: Any, environment: Mapping[str, str] = os.en
     if config.device_p2p == "direct":
         from torch_ucc import _device_memory
 
-        settings.direct = _device_memory.names()
+        settings.direct = list(_device_memory.OF_DEVICES.items())
     settings.agreed = config.agreed({**environment, **config.libraries})
     return settings
