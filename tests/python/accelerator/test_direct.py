@@ -67,8 +67,7 @@ def in_a_batch() -> None:
     pairs = list(zip(sent, got, strict=True))
     calls = [dist.P2POp(dist.isend, each, peer, tag=tag) for tag, (each, _) in enumerate(pairs)]
     calls += [dist.P2POp(dist.irecv, each, peer, tag=tag) for tag, (_, each) in enumerate(pairs)]
-    for work in dist.batch_isend_irecv(calls):
-        work.wait()
+    each_way(dist.batch_isend_irecv(calls))
     for tensor in got:
         right = values(tensor.numel(), 1 - peer)
         assert torch.equal(tensor.cpu(), right.view(20, 30).t() if tensor.dim() == 2 else right), tensor.shape
