@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from torch_ucc import _extension, _libraries, _options, _plan, config
 from torch_ucc._register import told_by_profile
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.explain import differences
+from torch_ucc.topology.inventory import as_data
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 from torch_ucc.topology.routes import WAYS
 
@@ -54,8 +54,8 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
         "hosts": sorted({agreed.job.hosts[host].host for host in hosts}),
         "ranks": len(members),
         "usable_cores": usable_here(),
-        "topology": dataclasses.asdict(agreed.job),
-        "plan": dataclasses.asdict(agreed.plan),
+        "topology": {"hosts": as_data(agreed.job.hosts), "ranks": as_data(agreed.job.ranks)},
+        "plan": as_data(agreed.plan),
         "operations": WAYS,
         "transports": transports,
         "differences": differ,

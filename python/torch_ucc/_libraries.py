@@ -22,15 +22,13 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import threading
 from collections.abc import Container, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Kit:
+class Kit(NamedTuple):
     """What makes a prefix one of UCC or of UCX. `sonames` in the order of loading, the main one last."""
 
     name: str
@@ -64,8 +62,7 @@ class LibraryError(ImportError):
     """UCC or UCX cannot be found or loaded. The message says where was looked and what to do."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A library of `name` under `prefix`; `why` it was looked for there. No `include`: no headers."""
 
     name: str
@@ -80,8 +77,7 @@ class Found:
         return f"{self.name} {self.version or '(version unknown)'} from {self.prefix} ({self.why})"
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A library that this process runs: `version` is its own word, `path` the file it was mapped from."""
 
     name: str
@@ -91,8 +87,7 @@ class Loaded:
     version: str
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Somewhere to look. Without a prefix there was nothing to look at, and `why` says so."""
 
     kind: str
@@ -248,9 +243,13 @@ def _inspect(kit: Kit, place: _Place) -> Found | None:
     return None
 
 
-def _library_folders(prefix: Path) -> list[Path]:
-    names = ["lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH') or ''}".rstrip("/")]
-    return [prefix / name for name in dict.fromkeys(names)]
+def _library_folders(prefix: Path) -> Iterator[Path]:
+    yield prefix / "lib"
+    yield prefix / "lib64"
+    import sysconfig  # reads a large file: only where it is asked
+
+    if multiarch := sysconfig.get_config_var("MULTIARCH"):
+        yield prefix / "lib" / multiarch
 
 
 def _header_version(kit: Kit, include: Path) -> str | None:
@@ -337,7 +336,7 @@ def _main(arguments: list[str]) -> int:
             for number, found in enumerate(all_found(kit, checkout)):
                 print(f"{'use' if number == 0 else 'also there'}: {found}")
     if as_data:
-        print(json.dumps({name: asdict(found) for name, found in chosen.items()}, default=str))
+        print(json.dumps({name: found._asdict() for name, found in chosen.items()}, default=str))
     return 0
 
 

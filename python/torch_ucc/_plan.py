@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch_ucc import config
 from torch_ucc.topology.cores import usable_here
@@ -26,8 +25,7 @@ _Kept = TypeVar("_Kept")
 _SHOWN = 4
 
 
-@dataclass(frozen=True)
-class Agreed:
+class Agreed(NamedTuple):
     """`rank` is this process's own, in `job` and `plan`, where ranks are counted as in `global_ranks`."""
 
     job: Job

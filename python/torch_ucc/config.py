@@ -15,7 +15,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch_ucc.tuning.profile import Profile
@@ -248,8 +248,7 @@ def in_force() -> Config:
     return from_environment()
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A setting as it is shown: `value` in the form in which it can be set."""
 
     variable: str

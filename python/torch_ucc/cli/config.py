@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 
 from torch_ucc import config
 
@@ -27,7 +26,7 @@ def main(arguments: list[str]) -> int:
         print(f"torch-ucc config: {error}", file=sys.stderr)
         return 1
     if asked.json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
+        print(json.dumps([row._asdict() for row in rows], indent=1))
         return 0
     widths = [max(len(getattr(row, name)) for row in rows) for name in ("variable", "value")]
     for row in rows:

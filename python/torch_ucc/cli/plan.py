@@ -10,7 +10,6 @@ on ranks started on this machine, or under torchrun on those of the job.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
@@ -20,6 +19,7 @@ from torch_ucc import config
 from torch_ucc.cli.arguments import as_setting
 from torch_ucc.cli.topo import machine
 from torch_ucc.topology.explain import plan_text
+from torch_ucc.topology.inventory import as_data
 from torch_ucc.topology.job import copies, uniform
 from torch_ucc.topology.plan import make_plan
 from torch_ucc.topology.user import SETTINGS, settings_here
@@ -59,9 +59,9 @@ def main(arguments: list[str]) -> int:
     job = uniform(hosts, each, settings_here(profile=read.libraries))
     plan = make_plan(job)
     if read.tuned and (why := refusal(read.tuned, job)):
-        plan = dataclasses.replace(plan, problems=(*plan.problems, why))
+        plan = plan._replace(problems=(*plan.problems, why))
     if asked.json:
-        print(json.dumps(dataclasses.asdict(plan), indent=1))
+        print(json.dumps(as_data(plan), indent=1))
     else:
         print("\n".join([plan_text(job, plan).rstrip(), *_by_profile(read.tuned)]))
     return 1 if plan.problems else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch_ucc.topology.inventory import Interface, Inventory, RdmaPort
 from torch_ucc.topology.job import Job, Rank
@@ -14,8 +14,7 @@ from torch_ucc.topology.transports import usable_ports
 _LAYERS = ("InfiniBand", "Ethernet", "EFA")
 
 
-@dataclass(frozen=True)
-class Devices:
+class Devices(NamedTuple):
     """Of a rank, as UCX names them; none is: UCX chooses among all."""
 
     names: tuple[str, ...]

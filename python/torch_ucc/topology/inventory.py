@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import types
 import typing
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from torch_ucc.topology.cores import usable
 
 FORMAT = 1
 
 
-@dataclass(frozen=True)
-class Cpu:
+class Cpu(NamedTuple):
     """`cores` counts physical ones, `usable` those logical ones that this process may run on ("0-3,8"),
     `quota` how many of them a container may keep busy."""
 
@@ -27,15 +25,13 @@ class Cpu:
     quota: float | None = None
 
 
-@dataclass(frozen=True)
-class Numa:
+class Numa(NamedTuple):
     id: int
     cpus: str
     memory_bytes: int
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(NamedTuple):
     """`path` leads from the root complex down to the device; `link_gbps` is what its PCIe link runs at
     now."""
 
@@ -45,17 +41,15 @@ class Device:
     link_gbps: float | None
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """`links` counts NVLinks by the PCI address that they lead to, or "switch"."""
 
     name: str
     device: Device
-    links: dict[str, int] = field(default_factory=dict)
+    links: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class RdmaPort:
+class RdmaPort(NamedTuple):
     """`link_layer` is "InfiniBand", "Ethernet" (RoCE) or "EFA", `gid_types` the kinds of its addresses,
     those of a link alone left out where it is Ethernet.
     `netdevs` are the interfaces on the same device."""
@@ -75,8 +69,7 @@ class RdmaPort:
         return f"{self.name}:{self.port}"
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(NamedTuple):
     """A network interface. `kind` is "port" for hardware, else "loopback", "bridge", "tunnel" or "virtual"
     (which is what a container's own interface is). `addresses` have their network's length: "10.0.0.5/24"."""
 
@@ -90,8 +83,7 @@ class Interface:
     device: Device | None = None
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """None is: no limit, or no such file."""
 
     shm_bytes: int
@@ -106,8 +98,7 @@ class Limits:
     huge_pages: int
 
 
-@dataclass(frozen=True)
-class Software:
+class Software(NamedTuple):
     """Of UCX, `modules` are the transports beyond shared memory and TCP; of UCC, the components."""
 
     version: str = ""
@@ -115,8 +106,7 @@ class Software:
     modules: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(NamedTuple):
     host: str
     host_id: str
     kernel: str
@@ -144,8 +134,17 @@ def usable_cores(cpu: Cpu) -> int:
     return usable(len(cpus_in(cpu.usable)), cpu.quota)
 
 
+def as_data(value: Any) -> Any:
+    """A value of these classes, or several, as dicts."""
+    if hasattr(value, "_asdict"):
+        return {name: as_data(each) for name, each in value._asdict().items()}
+    if isinstance(value, tuple | list):
+        return tuple(as_data(each) for each in value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
 def to_json(inventory: Inventory) -> str:
-    return json.dumps({"format": FORMAT, **dataclasses.asdict(inventory)}, indent=1) + "\n"
+    return json.dumps({"format": FORMAT, **as_data(inventory)}, indent=1) + "\n"
 
 
 def from_json(text: str) -> Inventory:
@@ -162,7 +161,7 @@ def from_json(text: str) -> Inventory:
 
 
 def from_dict(data: dict[str, Any]) -> Inventory:
-    """What dataclasses.asdict() made of one. Raises ValueError."""
+    """What as_data() made of one. Raises ValueError."""
     inventory: Inventory = _read(Inventory, data, "")
     return inventory
 
@@ -170,11 +169,11 @@ def from_dict(data: dict[str, Any]) -> Inventory:
 def _read(kind: Any, data: Any, at: str) -> Any:
     """`data` as a value of the annotated type `kind`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
+    if hasattr(kind, "_fields"):
         return _read_fields(kind, data, at)
     if origin is tuple and isinstance(data, list):
         return tuple(_read(arguments[0], each, f"{at}[{i}]") for i, each in enumerate(data))
-    if origin is dict and isinstance(data, dict):
+    if origin is Mapping and isinstance(data, dict):
         return {key: _read(arguments[1], each, f"{at}.{key}") for key, each in data.items()}
     if origin is types.UnionType:  # X | None
         return None if data is None else _read(arguments[0], data, at)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 from torch_ucc.topology import inventory
 from torch_ucc.topology.inventory import Gpu, Inventory, Numa, cpus_in, usable_cores
 from torch_ucc.topology.pci import distance
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(NamedTuple):
     """`local` counts the ranks of its host; `gpu` is the PCI address of the one it uses, or empty; `settings`
     are what `user.settings_here` finds."""
 
@@ -27,20 +25,15 @@ class Rank:
     settings: Mapping[str, str]
 
 
-@dataclass(frozen=True)
 class Job:
     """A host is what shares memory: containers that do not are hosts of their own, though their machine be
     one."""
 
-    hosts: tuple[Inventory, ...]
-    ranks: tuple[Rank, ...]
-
-    @functools.cached_property
-    def _by_host(self) -> list[list[Rank]]:
-        found: list[list[Rank]] = [[] for _ in self.hosts]
+    def __init__(self, hosts: Sequence[Inventory], ranks: Sequence[Rank]) -> None:
+        self.hosts, self.ranks = tuple(hosts), tuple(ranks)
+        self._by_host: list[list[Rank]] = [[] for _ in self.hosts]
         for rank in self.ranks:
-            found[rank.host].append(rank)
-        return found
+            self._by_host[rank.host].append(rank)
 
     def on(self, host: int) -> list[Rank]:
         return self._by_host[host]
@@ -106,7 +99,7 @@ def uniform(hosts: Sequence[Inventory], ranks_each: int, settings: Mapping[str, 
         for i, host in enumerate(hosts)
         for local in range(ranks_each)
     ]
-    return Job(tuple(hosts), tuple(ranks))
+    return Job(hosts, ranks)
 
 
 def copies(host: Inventory, count: int) -> list[Inventory]:
@@ -122,7 +115,7 @@ def copies(host: Inventory, count: int) -> list[Inventory]:
         return tuple(
             each
             if each.kind in ("loopback", "bridge")
-            else replace(each, addresses=tuple(other(address, i) for address in each.addresses))
+            else each._replace(addresses=tuple(other(address, i) for address in each.addresses))
             for each in host.interfaces
         )
 
@@ -133,15 +126,15 @@ def copies(host: Inventory, count: int) -> list[Inventory]:
         return host.host[: digits.start()] + str(int(digits[0]) + i).zfill(len(digits[0]))
 
     return [host] + [
-        replace(host, host=name(i), host_id=f"{host.host_id}+{i}", interfaces=interfaces(i))
+        host._replace(host=name(i), host_id=f"{host.host_id}+{i}", interfaces=interfaces(i))
         for i in range(1, count)
     ]
 
 
 def encode(host: Inventory, settings: Mapping[str, str], visible: str | None) -> bytes:
     """What a rank tells the others."""
-    steady = replace(host, limits=replace(host.limits, shm_free=0))  # alike on ranks of a host: decoded once
-    mine = {"host": asdict(steady), "settings": dict(settings), "visible": visible}
+    steady = host._replace(limits=host.limits._replace(shm_free=0))  # alike on ranks of a host: decoded once
+    mine = {"host": inventory.as_data(steady), "settings": dict(settings), "visible": visible}
     return zlib.compress(json.dumps(mine, separators=(",", ":")).encode())
 
 
@@ -171,7 +164,7 @@ def decode(records: Sequence[bytes]) -> Job:
         count[where] += 1
         seen = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
         ranks.append(Rank(number, where, local, host.cpu.usable, own_gpu(host.gpus, local, seen), settings))
-    return Job(tuple(inventories), tuple(ranks))
+    return Job(inventories, ranks)
 
 
 def link(one: Gpu, other: Gpu) -> str:

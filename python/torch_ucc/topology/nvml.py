@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 SWITCH = "switch"
 """The other end of an NVLink that goes to a switch, behind which are all other GPUs of the host."""
@@ -14,8 +13,7 @@ _REMOTE_IS_SWITCH = 2
 _MAX_LINKS = 18  # of any GPU up to Blackwell
 
 
-@dataclass(frozen=True)
-class Graphics:
+class Graphics(NamedTuple):
     """A GPU by its PCI address, such as 0000:1b:00.0; `links` counts active NVLinks by what they lead to."""
 
     pci: str

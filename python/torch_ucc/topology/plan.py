@@ -4,7 +4,7 @@ or changed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch_ucc.topology import devices
 from torch_ucc.topology.devices import Devices
@@ -33,8 +33,7 @@ SAME_HOST, OTHER_HOST = "same host", "other host"
 PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """`by` says who decides: the plan, which then passes it on; a library, which is left alone; or the user,
     by which variable. `setting` overrides it, if anything does."""
 
@@ -49,8 +48,7 @@ class Choice:
     """What UCX is told by it, where the plan decides."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """`devices` by rank. `problems` forbid to start: each names who cannot talk to whom, and the cure."""
 
     choices: tuple[Choice, ...]

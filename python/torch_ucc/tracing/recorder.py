@@ -9,7 +9,6 @@ from typing import Any
 
 from torch_ucc import _extension
 from torch_ucc.config import Config
-from torch_ucc.tracing import tracer
 
 
 def dump(path: Path | str | None = None) -> dict[str, Any]:
@@ -34,6 +33,8 @@ def arm(config: Config) -> None:
     if config.trace_sites:
         core.record_sites(True)
     if config.trace:
+        from torch_ucc.tracing import tracer
+
         trace = tracer.Tracer(Path(config.trace))
         trace.start()
         atexit.register(trace.stop)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def test_a_version_is_read_from_the_headers(tmp_path: Path, monkeypatch: pytest.
     assert (_libraries.find_ucc().version, _libraries.find_ucx().version) == ("9.8.7", "9.8")
 
 
-@pytest.mark.parametrize("folder", ["lib64", f"lib/{_libraries.sysconfig.get_config_var('MULTIARCH')}"])
+@pytest.mark.parametrize("folder", ["lib64", f"lib/{sysconfig.get_config_var('MULTIARCH')}"])
 def test_other_library_folders_of_a_prefix(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import os
@@ -24,17 +23,17 @@ from torch_ucc.topology.reach import collisions
 
 
 def machine(name: str, **changes: Any) -> Inventory:
-    return dataclasses.replace(from_json((HERE / "machines" / f"{name}.json").read_text()), **changes)
+    return from_json((HERE / "machines" / f"{name}.json").read_text())._replace(**changes)
 
 
 def limited(name: str, **limits: Any) -> Inventory:
     host = machine(name)
-    return dataclasses.replace(host, limits=dataclasses.replace(host.limits, **limits))
+    return host._replace(limits=host.limits._replace(**limits))
 
 
 def with_port(name: str, **changes: Any) -> Inventory:
     host = machine(name)
-    return dataclasses.replace(host, rdma=(dataclasses.replace(host.rdma[0], **changes),))
+    return host._replace(rdma=(host.rdma[0]._replace(**changes),))
 
 
 HEALTHY = Patient(machine("small_vm"))
@@ -111,7 +110,7 @@ def test_infiniband_and_a_ucx_without_verbs() -> None:
     """As the wheel of UCX is, on a machine with a connected port."""
     good = machine("pcie_4gpu")
     assert examine(Patient(good)) == []
-    (found,) = examine(Patient(dataclasses.replace(good, ucx=HEALTHY.host.ucx)))
+    (found,) = examine(Patient(good._replace(ucx=HEALTHY.host.ucx)))
     assert found.name == "no-driver" and status([found]) == 1
     assert "mlx5_0:1 (InfiniBand) cannot be used: UCX 1.22.0" in found.what and "UCX_HOME" in found.cure
 
@@ -125,7 +124,7 @@ def test_a_link_local_address_does_not_make_roce_reach_far() -> None:
     ("built", "running"), [("1.9.0", "1.9.1"), ("1.22", "1.22.0"), ("1.9", "1.10"), ("", "1.1")]
 )
 def test_a_library_that_is_not_older(built: str, running: str) -> None:
-    host = dataclasses.replace(HEALTHY.host, ucx=dataclasses.replace(HEALTHY.host.ucx, version=running))
+    host = HEALTHY.host._replace(ucx=HEALTHY.host.ucx._replace(version=running))
     assert examine(Patient(host, built_with={"UCX": built})) == []
 
 

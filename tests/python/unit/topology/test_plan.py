@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
@@ -64,7 +63,7 @@ def test_tls() -> None:
 
 
 def with_interfaces(host: Inventory, *interfaces: Interface) -> Inventory:
-    return dataclasses.replace(host, interfaces=interfaces)
+    return host._replace(interfaces=interfaces)
 
 
 def card(name: str, address: str, **other: object) -> Interface:
@@ -74,9 +73,7 @@ def card(name: str, address: str, **other: object) -> Interface:
 
 def chosen_interfaces(*hosts: list[Interface]) -> list[tuple[str, ...]]:
     host = machine("small_vm")
-    machines = [
-        dataclasses.replace(with_interfaces(host, *each), host_id=str(i)) for i, each in enumerate(hosts)
-    ]
+    machines = [with_interfaces(host, *each)._replace(host_id=str(i)) for i, each in enumerate(hosts)]
     return [each.names for each in make_plan(uniform(machines, 1)).devices]
 
 
@@ -104,7 +101,7 @@ def test_speed_decides_before_the_default_route_does() -> None:
         for i in (1, 2)
     ]
     assert chosen_interfaces(*two) == [("ens1",)] * 2
-    level = [[dataclasses.replace(each, speed_mbps=1000) for each in host] for host in two]
+    level = [[each._replace(speed_mbps=1000) for each in host] for host in two]
     assert chosen_interfaces(*level) == [("eno1",)] * 2
 
 
@@ -128,11 +125,11 @@ def test_what_joins_containers_of_a_host_reaches_nobody() -> None:
 
 
 def test_ranks_without_gpus_use_the_ports_of_their_numa_node() -> None:
-    hosts = [dataclasses.replace(each, gpus=()) for each in copies(machine("dgx_h100"), 2)]
+    hosts = [each._replace(gpus=()) for each in copies(machine("dgx_h100"), 2)]
     free = uniform(hosts, 2)
     bound = Job(
         free.hosts,
-        tuple(dataclasses.replace(rank, usable=hosts[0].numa[rank.local].cpus) for rank in free.ranks),
+        tuple(rank._replace(usable=hosts[0].numa[rank.local].cpus) for rank in free.ranks),
     )
     names = [each.names for each in make_plan(bound).devices]
     assert names[0] == ("mlx5_0:1", "mlx5_1:1", "mlx5_3:1", "mlx5_4:1", "mlx5_5:1") == names[2]
@@ -150,7 +147,7 @@ def test_rails_are_shared_evenly(name: str) -> None:
 
 def test_a_dead_port_is_not_chosen() -> None:
     hosts = copies(machine("pcie_4gpu"), 2)
-    cut = dataclasses.replace(hosts[1], rdma=(dataclasses.replace(hosts[1].rdma[0], active=False),))
+    cut = hosts[1]._replace(rdma=(hosts[1].rdma[0]._replace(active=False),))
     plan = make_plan(uniform([hosts[0], cut], 1))
     choice = plan.about(OTHER_HOST)
     assert choice and choice.value == "TCP" and choice.reason == "no RDMA port of host gpu02 is connected"
@@ -213,9 +210,9 @@ def test_distances() -> None:
     first, second, third, fourth = gpus.values()
     assert distance(first, second) == "PIX"
     assert distance(third, fourth) == "NODE" and distance(first, third) == "SYS"
-    above = dataclasses.replace(second, path=(*first.path[:2], "0000:09:00.0", "0000:0a:00.0", second.pci))
+    above = second._replace(path=(*first.path[:2], "0000:09:00.0", "0000:0a:00.0", second.pci))
     assert distance(first, above) == "PXB"
-    beside = dataclasses.replace(second, path=(first.path[0], "0000:00:02.0", second.pci))
+    beside = second._replace(path=(first.path[0], "0000:00:02.0", second.pci))
     assert distance(first, beside) == "PHB"
 
 
@@ -244,8 +241,8 @@ def test_ranks_tell_each_other_where_they_are() -> None:
     ]
     made = decode(records)
     assert [each.host for each in made.hosts] == [one.host, two.host]
-    assert made.hosts[1].limits == dataclasses.replace(two.limits, shm_free=0), "which changes all the time"
-    assert dataclasses.replace(made.hosts[1], limits=two.limits) == two
+    assert made.hosts[1].limits == two.limits._replace(shm_free=0), "which changes all the time"
+    assert made.hosts[1]._replace(limits=two.limits) == two
     assert [(rank.host, rank.local) for rank in made.ranks] == [(0, 0), (1, 0), (0, 1)]
     assert [rank.gpu[5:7] for rank in made.ranks] == ["a1", "03", "04"]
     assert made.ranks[0].settings == {"UCX_TLS": "tcp"}
@@ -255,9 +252,7 @@ def test_ranks_tell_each_other_where_they_are() -> None:
 
 def test_containers_of_one_machine_that_share_no_memory_are_hosts() -> None:
     one = machine("container")
-    other = dataclasses.replace(
-        one, limits=dataclasses.replace(one.limits, ipc_namespace="ipc:[1]", pid_namespace="pid:[2]")
-    )
+    other = one._replace(limits=one.limits._replace(ipc_namespace="ipc:[1]", pid_namespace="pid:[2]"))
     assert len(decode([encode(each, {}, None) for each in (one, other, one)]).hosts) == 2
 
 
@@ -280,7 +275,7 @@ def test_differences_between_plan_and_truth() -> None:
 
 def test_what_only_some_ranks_set_is_expected_of_some() -> None:
     made = job("two_ethernets-2x4-hier")
-    ranks = [dataclasses.replace(rank, settings={"UCX_TLS": "tcp"}) for rank in made.ranks[:2]]
+    ranks = [rank._replace(settings={"UCX_TLS": "tcp"}) for rank in made.ranks[:2]]
     choice = make_plan(Job(made.hosts, (*ranks, *made.ranks[2:]))).about(SAME_HOST)
     assert choice and {"tcp", "posix"} <= set(choice.transports) and choice.by == "UCX_TLS=tcp"
 
