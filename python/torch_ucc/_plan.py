@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch_ucc import config
+from torch_ucc.topology import sysv
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.user import LOOPBACK, settings_here, tls
 
@@ -69,8 +70,8 @@ def _choose(
     _agreed.pop(tuple(global_ranks), None)
     if not settings() and config.in_force().tuned is None:
         devices = ("NET_DEVICES", LOOPBACK)
-        ways = tls(cma=size > usable_here(), tcp=False) if size > 1 else []
-        return [*ways, devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
+        ways = tls(cma=size > usable_here(), tcp=False, sysv=sysv.works())
+        return [*([ways] if size > 1 else []), devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
     from torch_ucc.topology.here import this_host
     from torch_ucc.topology.job import uniform
     from torch_ucc.topology.plan import make_plan

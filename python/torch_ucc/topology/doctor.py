@@ -154,7 +154,8 @@ def _memory(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "small-shm",
             COSTLY,
-            f"/dev/shm has {host.limits.shm_bytes >> 20} MiB: UCX does without, DataLoader's workers do not",
+            f"/dev/shm has {host.limits.shm_bytes >> 20} MiB, which DataLoader's workers need"
+            + ("" if host.limits.sysv else ", and UCX where there is no memory of System V"),
             "for docker --shm-size or --ipc=host, for Kubernetes an emptyDir of medium Memory at /dev/shm",
         )
 

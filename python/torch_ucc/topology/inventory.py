@@ -84,7 +84,7 @@ class Interface(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """None is: no limit, or no such file."""
+    """None is: no limit, or no such file. `sysv`: whether shared memory of System V can be had."""
 
     shm_bytes: int
     shm_free: int
@@ -96,6 +96,7 @@ class Limits(NamedTuple):
     user_namespace: str
     ipc_namespace: str
     huge_pages: int
+    sysv: bool = True
 
 
 class Software(NamedTuple):

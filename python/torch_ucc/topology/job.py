@@ -49,6 +49,10 @@ class Job:
     def most_per_host(self) -> int:
         return max(len(self.on(host)) for host in range(len(self.hosts)))
 
+    def has_sysv(self) -> bool:
+        """Shared memory of System V, on every host."""
+        return all(host.limits.sysv for host in self.hosts)
+
     def name(self, rank: Rank) -> str:
         return f"rank {rank.rank} (host {self.hosts[rank.host].host})"
 

@@ -142,11 +142,12 @@ def _same_host(job: Job) -> Choice:
     crowded = _crowded(job)
     if said := _user(job, TLS):
         return _set_by_the_user(job, SAME_HOST, said)
-    found: tuple[str, ...] = SHARED_MEMORY
+    sysv = job.has_sysv()
+    found: tuple[str, ...] = ("sysv" if sysv else "posix", "xpmem")
     if why_not:
         reason = f"large messages are copied twice, since {why_not}"
     elif crowded:
-        found = (*SHARED_MEMORY, "cma")
+        found = (*found, "cma")
         reason = f"cma copies once, from process to process, which needs no second core, and {crowded}"
     else:
         reason = (
@@ -154,7 +155,11 @@ def _same_host(job: Job) -> Choice:
             "while it copies can block others of its host in groups without it, which cma makes rare"
         )
     several = len(job.hosts) > 1
-    told = tls(cma=bool(why_not or crowded), tcp=several)
+    reason += (
+        "; posix, which serves as sysv does, would take each rank 4 MiB more, and is left out"
+        if sysv
+        else "; sysv is left out, since a host has none"
+    )
     if not several:
         reason += "; TCP, for which every look for messages takes a system call, is left out"
     return Choice(
@@ -162,9 +167,9 @@ def _same_host(job: Job) -> Choice:
         "shared memory, and cma for large messages" if "cma" in found else "shared memory",
         reason,
         "UCX_TLS",
-        PLAN if told else UCX,
+        PLAN,
         found,
-        tuple(told),
+        (tls(cma=bool(why_not or crowded), tcp=several, sysv=sysv),),
     )
 
 

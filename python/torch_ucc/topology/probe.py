@@ -144,6 +144,7 @@ def _limits(root: Root) -> Limits:
         user_namespace=root.link("/proc/self/ns/user"),
         ipc_namespace=root.link("/proc/self/ns/ipc"),
         huge_pages=root.number("/proc/sys/vm/nr_hugepages") or 0,
+        sysv=root.has_sysv(),
     )
 
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch_ucc.topology import nvml
+from torch_ucc.topology import nvml, sysv
 
 
 def _capacity(path: str) -> tuple[int, int]:
@@ -25,11 +25,14 @@ class Root:
         folder: Path = Path("/"),
         capacity: Callable[[str], tuple[int, int]] = _capacity,
         graphics: Callable[[], Sequence[nvml.Graphics]] = nvml.graphics,
+        has_sysv: Callable[[], bool] = sysv.works,
     ) -> None:
-        """`capacity` tells bytes and free bytes of a file system, `graphics` what NVML knows."""
+        """`capacity` tells bytes and free bytes of a file system, `graphics` what NVML knows, `has_sysv`
+        whether there is shared memory of System V."""
         self._folder = os.path.realpath(folder)
         self._capacity = capacity
         self.graphics = graphics
+        self.has_sysv = has_sysv
 
     def _at(self, path: str) -> str:
         return os.path.join(self._folder, path.lstrip("/"))  # noqa: PTH118  many small reads: a Path costs more

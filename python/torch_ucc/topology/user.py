@@ -22,10 +22,10 @@ LOOPBACK = "lo"
 """The network device of ranks that are all on one host."""
 
 
-def tls(*, cma: bool, tcp: bool) -> list[tuple[str, str]]:
-    """What UCX is told where the plan goes without some of these transports; nothing, if without none."""
-    left_out = [name for name, used in (("cma", cma), ("tcp", tcp)) if not used]
-    return [("TLS", "^" + ",".join(left_out))] if left_out else []
+def tls(*, cma: bool, tcp: bool, sysv: bool) -> tuple[str, str]:
+    """What UCX is told where the plan goes without some of these transports, and without posix or `sysv`."""
+    used = {"cma": cma, "posix": not sysv, "sysv": sysv, "tcp": tcp}
+    return "TLS", "^" + ",".join(name for name, is_used in used.items() if not is_used)
 
 
 _ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *DEVICE_P2P)

@@ -68,7 +68,7 @@ def families(job: Job) -> list[Family]:
     crowded = job.crowded() is not None
     of_size = [_pieces(crowded), _algorithms(ranks)]
     of_all = [
-        *([_copies(crowded, several)] if most > 1 and has_cma else []),
+        *([_copies(job)] if most > 1 and has_cma else []),
         _rendezvous(),
         *([_radices(ranks)] if ranks > 2 else []),
         _waiting(spinning=not crowded),
@@ -105,9 +105,10 @@ def _pieces(crowded: bool) -> Family:
     )
 
 
-def _copies(crowded: bool, several_hosts: bool) -> Family:
+def _copies(job: Job) -> Family:
     """The other way than the plan's, which copies from process to process where ranks outnumber cores."""
-    ucx = dict(tls(cma=not crowded, tcp=several_hosts)) or {"TLS": "all"}
+    crowded = job.crowded() is not None
+    ucx = dict([tls(cma=not crowded, tcp=len(job.hosts) > 1, sysv=job.has_sysv())])
     return _simple(
         "transports on a host",
         cells(("ping_pong", "all_to_all_single", *COLLECTIVES), SIZES),

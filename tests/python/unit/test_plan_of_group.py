@@ -14,7 +14,7 @@ from torch_ucc import _extension, _plan
 from torch_ucc.topology.cores import usable_here
 
 LOOPBACK = ("NET_DEVICES", "lo")
-OF_A_PAIR = [("TLS", "^cma,tcp" if usable_here() > 1 else "^tcp"), LOOPBACK]
+OF_A_PAIR = [("TLS", "^cma,posix,tcp" if usable_here() > 1 else "^posix,tcp"), LOOPBACK]
 MINUTE = timedelta(minutes=1)
 
 
@@ -79,7 +79,7 @@ def test_nor_need_they_what_makes_plans() -> None:
     )
     environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=120)
-    wanted = "['torch_ucc.topology.cores', 'torch_ucc.topology.user']"
+    wanted = "['torch_ucc.topology.sysv', 'torch_ucc.topology.cores', 'torch_ucc.topology.user']"
     assert done.stdout.decode().strip() == wanted, done.stderr
 
 

@@ -26,6 +26,7 @@ class FakeRoot:
     folder: Path
     shm: tuple[int, int] = (0, 0)
     graphics: list[Graphics] = field(default_factory=list)
+    sysv: bool = True
     _routes: list[str] = field(default_factory=list)
     _local: list[str] = field(default_factory=list)
     _v6: list[str] = field(default_factory=list)
@@ -38,7 +39,12 @@ class FakeRoot:
         )
         self.file("/proc/net/fib_trie", "Main:\n" + "".join(self._local) + "Local:\n" + "".join(self._local))
         self.file("/proc/net/if_inet6", "".join(self._v6))
-        return Root(self.folder, capacity=lambda _: self.shm, graphics=lambda: self.graphics)
+        return Root(
+            self.folder,
+            capacity=lambda _: self.shm,
+            graphics=lambda: self.graphics,
+            has_sysv=lambda: self.sysv,
+        )
 
     def file(self, path: str, text: str) -> None:
         at = self.folder / path.lstrip("/")

@@ -66,11 +66,16 @@ PROVOKED = {
         COSTLY,
         "ptrace_scope is 2, and this process lacks CAP_SYS_PTRACE",
     ),
-    "small-shm": (Patient(machine("container")), COSTLY, "/dev/shm has 64 MiB"),
+    "small-shm": (Patient(machine("container")), COSTLY, "/dev/shm has 64 MiB, which DataLoader's .* need$"),
     "few-files": (Patient(limited("small_vm", open_files=256)), COSTLY, "only 256 files"),
     "pid-namespace": (Patient(machine("container")), NOTE, "take both for one process"),
     "no-network": (Patient(machine("small_vm", interfaces=())), NOTE, "no network interface"),
 }
+
+
+def test_ucx_needs_dev_shm_where_it_has_no_other_memory() -> None:
+    found = {each.name: each.what for each in examine(Patient(limited("container", sysv=False)))}
+    assert found["small-shm"].endswith(", and UCX where there is no memory of System V")
 
 
 @pytest.mark.parametrize("name", PROVOKED)

@@ -14,7 +14,6 @@ from torch_ucc.topology.job import Job, copies, decode, encode, own_gpu, uniform
 from torch_ucc.topology.pci import distance
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, make_plan
 from torch_ucc.topology.transports import allowed
-from torch_ucc.topology.user import tls
 
 
 def machine(name: str) -> Inventory:
@@ -32,13 +31,16 @@ def test_there_is_no_golden_plan_without_a_job() -> None:
     assert {path.stem for path in (HERE / "plans").iterdir()} == set(JOBS)
 
 
-WITHOUT_CMA = ("TLS", "^cma")
+WITHOUT_CMA = ("TLS", "^cma,posix")
 
 
 def test_only_what_the_plan_decides_is_told_to_ucx() -> None:
     assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [WITHOUT_CMA, ("NET_DEVICES", "mlx5_3:1")]
     assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [WITHOUT_CMA, ("NET_DEVICES", "ens1f0")]
-    assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [("TLS", "^cma,tcp"), ("NET_DEVICES", "lo")]
+    assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [
+        ("TLS", "^cma,posix,tcp"),
+        ("NET_DEVICES", "lo"),
+    ]
     for network_left_alone in ("dgx_h100-2x8-storage", "efa_vm-2x8"):
         assert make_plan(job(network_left_alone)).ucx_settings(0) == [WITHOUT_CMA], network_left_alone
     assert make_plan(job("small_vm-2x1")).ucx_settings(0) == []
@@ -46,7 +48,7 @@ def test_only_what_the_plan_decides_is_told_to_ucx() -> None:
 
 @pytest.mark.parametrize(
     ("hosts", "ranks", "told"),
-    [(1, 2, "^cma,tcp"), (1, 3, "^tcp"), (2, 2, "^cma"), (2, 3, None), (1, 1, None)],
+    [(1, 2, "^cma,posix,tcp"), (1, 3, "^posix,tcp"), (2, 2, "^cma,posix"), (2, 3, "^posix"), (1, 1, None)],
 )
 def test_cma_is_for_hosts_with_more_ranks_than_cores_and_tcp_for_several_hosts(
     hosts: int, ranks: int, told: str | None
@@ -57,9 +59,12 @@ def test_cma_is_for_hosts_with_more_ranks_than_cores_and_tcp_for_several_hosts(
         assert ("cma" in choice.transports) is (ranks > 2)
 
 
-def test_tls() -> None:
-    assert tls(cma=True, tcp=True) == []
-    assert tls(cma=True, tcp=False) == [("TLS", "^tcp")]
+def test_posix_serves_where_a_host_has_no_memory_of_system_v() -> None:
+    with_it = machine("small_vm")
+    without = with_it._replace(host_id="other", limits=with_it.limits._replace(sysv=False))
+    choice = make_plan(uniform([with_it, without], 2)).about(SAME_HOST)
+    assert choice and choice.told == (("TLS", "^cma,sysv"),) and "posix" in choice.transports
+    assert "sysv is left out, since a host has none" in choice.reason
 
 
 def with_interfaces(host: Inventory, *interfaces: Interface) -> Inventory:
@@ -258,11 +263,11 @@ def test_containers_of_one_machine_that_share_no_memory_are_hosts() -> None:
 
 def test_differences_between_plan_and_truth() -> None:
     plan = make_plan(job("two_ethernets-3x4"))
-    right = {SAME_HOST: ["sysv/memory", "posix/memory"], OTHER_HOST: ["tcp/ens1f0"]}
+    right = {SAME_HOST: ["sysv/memory", "cma/memory"], OTHER_HOST: ["tcp/ens1f0"]}
     assert differences(plan, 0, right) == []
     wrong = differences(plan, 0, {SAME_HOST: ["tcp/lo"], OTHER_HOST: ["tcp/eno1"]})
     assert wrong == [
-        "same host: the plan expects posix or sysv or xpmem, and UCX chose tcp/lo",
+        "same host: the plan expects sysv or xpmem, and UCX chose tcp/lo",
         "other host: the plan says ens1f0, and UCX chose tcp/eno1",
     ]
     verbs = make_plan(job("dgx_h100-2x8"))
@@ -277,7 +282,7 @@ def test_what_only_some_ranks_set_is_expected_of_some() -> None:
     made = job("two_ethernets-2x4-hier")
     ranks = [rank._replace(settings={"UCX_TLS": "tcp"}) for rank in made.ranks[:2]]
     choice = make_plan(Job(made.hosts, (*ranks, *made.ranks[2:]))).about(SAME_HOST)
-    assert choice and {"tcp", "posix"} <= set(choice.transports) and choice.by == "UCX_TLS=tcp"
+    assert choice and {"tcp", "sysv"} <= set(choice.transports) and choice.by == "UCX_TLS=tcp"
 
 
 def test_a_plan_for_many_ranks_takes_no_square_of_time() -> None:
