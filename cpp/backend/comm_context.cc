@@ -220,8 +220,13 @@ std::shared_ptr<CommContext> CommContext::at(const Place& place, const Settings&
   if (place.context != nullptr) {
     return place.context;
   }
-  auto context = explaining_scarcity("group '" + place.group.name + "' cannot be created: ",
-                                     [&] { return std::make_shared<CommContext>(place.group, settings); });
+  const std::string what = "group '" + place.group.name + "' cannot be created: ";
+  auto context = explaining_scarcity(what, [&] {
+    if (!has_descriptors_to_start()) {
+      throw StatusError(Status(StatusCode::transport, what + "UCX and UCC would lack file descriptors"));
+    }
+    return std::make_shared<CommContext>(place.group, settings);
+  });
   Registry& contexts = registry();
   const MutexLock lock(contexts.mutex);
   contexts.open.push_back(context);

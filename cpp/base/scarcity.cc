@@ -10,7 +10,8 @@
 namespace torch_ucc {
 namespace {
 
-constexpr std::size_t kDescriptorsAContext = 32;
+constexpr std::size_t kDescriptorsToStart = 10;   // two of them for a moment
+constexpr std::size_t kDescriptorsAContext = 32;  // with peers on other hosts
 constexpr std::size_t kSharedMemoryAContext = 32 << 20;
 
 // Counting takes a descriptor too: where there is none left, all are in use.
@@ -18,6 +19,12 @@ std::size_t open_descriptors(std::size_t limit) {
   std::error_code error;
   const std::filesystem::directory_iterator all("/proc/self/fd", error);
   return error ? limit : static_cast<std::size_t>(std::distance(begin(all), end(all))) - 1;
+}
+
+// 0: there is none.
+std::size_t descriptor_limit() {
+  rlimit files{};
+  return ::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY ? files.rlim_cur : 0;
 }
 
 }  // namespace
@@ -36,9 +43,13 @@ std::string scarcity_of(std::size_t descriptors, std::size_t limit, std::size_t 
   return text;
 }
 
+bool has_descriptors_to_start() {
+  const std::size_t limit = descriptor_limit();
+  return limit == 0 || open_descriptors(limit) + kDescriptorsToStart <= limit;
+}
+
 std::string scarcity() {
-  rlimit files{};
-  const std::size_t limit = ::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY ? files.rlim_cur : 0;
+  const std::size_t limit = descriptor_limit();
   struct statvfs shm {};
   const bool known = ::statvfs("/dev/shm", &shm) == 0;
   return scarcity_of(open_descriptors(limit), limit, known ? shm.f_bavail * shm.f_frsize : 0,

@@ -1,4 +1,5 @@
-"""What runs out is named: descriptors, the store; what can be done without is done without: /dev/shm."""
+"""What runs out is named: descriptors, the store; what can be done without is done without: one of two kinds
+of shared memory."""
 
 from __future__ import annotations
 
@@ -21,23 +22,24 @@ from torch_ucc.testing import run_ranks
 pytestmark = pytest.mark.multirank
 
 
-def init_with_descriptors(count: int) -> tuple[str, str]:
+def init_with_descriptors(spare: int) -> tuple[int, str, str]:
+    count = len(list(Path("/proc/self/fd").iterdir())) + spare
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
     kind, text, _ = failure(lambda: dist.init_process_group("ucc", timeout=timedelta(seconds=10)))
-    return kind, text
+    return count, kind, text
 
 
-@pytest.mark.parametrize("count", [22, 24])
-def test_too_few_descriptors(count: int) -> None:
-    for kind, text in run_ranks(init_with_descriptors, 2, count, init=False):
+@pytest.mark.parametrize("spare", [4, 8])
+def test_too_few_descriptors(spare: int) -> None:
+    for count, kind, text in run_ranks(init_with_descriptors, 2, spare, init=False):
         assert (
             kind == "DistBackendError" and f"of {count} file descriptors" in text and "ulimit -n" in text
         ), text
 
 
-def total_with_little_shared_memory(ready: str) -> float:
+def total_after(limit: str, ready: str) -> float:
     if os.environ["RANK"] == "0":
-        subprocess.run(["mount", "-o", "remount,size=64k", "/dev/shm"], check=True)
+        subprocess.run(limit, check=True, shell=True)
         Path(ready).touch()
     wait_for(Path(ready))
     dist.init_process_group("ucc")
@@ -46,9 +48,13 @@ def total_with_little_shared_memory(ready: str) -> float:
     return float(tensor.sum())
 
 
-def test_a_small_dev_shm_is_no_hindrance(pair: Hosts, tmp_path: Path) -> None:
-    """UCX takes memory of another kind."""
-    found = pair.run(total_with_little_shared_memory, str(tmp_path / "ready"), per_host=(2, 0), init=False)
+@pytest.mark.parametrize(
+    "limit", ["mount -o remount,size=64k /dev/shm", "echo 0 >/proc/sys/kernel/shmmni"], ids=["posix", "sysv"]
+)
+def test_too_little_shared_memory_of_one_kind_is_no_hindrance(
+    limit: str, pair: Hosts, tmp_path: Path
+) -> None:
+    found = pair.run(total_after, limit, str(tmp_path / "ready"), per_host=(2, 0), init=False)
     assert found == [float(2 << 20)] * 2
 
 
