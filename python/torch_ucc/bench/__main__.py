@@ -20,7 +20,7 @@ from torch_ucc.bench.figures import Samples
 from torch_ucc.bench.peers import PEERS, tuned
 from torch_ucc.bench.places import place, why_no_hosts
 
-OCCASION_PEERS = "ucc,gloo"
+OCCASION_PEERS = ("ucc", "gloo", "alone")
 FEW_TURNS = 3  # of occasions, which take long
 OCCASION_HELP = {
     "idle": "measure instead what idling and waiting cost",
@@ -52,7 +52,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--rate", default="", help="with --hosts: what each may send, as tc(8) writes it: 4gbit")
     usual = ",".join(name for name, peer in PEERS.items() if not peer.on_request)
-    add("--peers", type=names, help=f"of {','.join(PEERS)}; default {usual}, of occasions {OCCASION_PEERS}")
+    add("--peers", type=names, help=f"of {','.join(PEERS)}; default {usual}, of occasions ucc,gloo")
     add("--profile", type=Path, metavar="FILE", help="measure ucc by this profile of `torch-ucc tune`, too")
     add(
         "--report",
@@ -83,13 +83,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     able = [name for name, peer in PEERS.items() if args.hosts == 1 or peer.spans_hosts]
     asked = [name for name in able if args.report or not PEERS[name].on_request]
-    args.peers = args.peers or (names(OCCASION_PEERS) if args.occasions else asked)
+    measured = [OCCASIONS[name] for name in args.occasions or []]
+    if measured:
+        asked = [name for name in OCCASION_PEERS if any(each.of([PEERS[name]]) for each in measured)]
+    args.peers = args.peers or asked
     args.repetitions = args.repetitions or (FEW_TURNS if args.occasions else 5 if args.report else 8)
     for name in args.peers:
         if name not in PEERS:
             parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
-        if args.occasions and PEERS[name].is_made:
-            parser.error(f"--{args.occasions[0]} measures torch backends, not {name}")
+        if measured and not any(each.of([PEERS[name]]) for each in measured):
+            parser.error(f"--{args.occasions[0]} does not measure {name}")
         if name not in able:
             parser.error(f"--hosts {args.hosts} measures {', '.join(able)}, not {name}")
     if args.occasions and args.report:
@@ -126,9 +129,10 @@ def main(arguments: list[str] | None = None) -> int:
     if args.report:
         sweeps[2] = [2]
         occasions = dict.fromkeys(OCCASIONS, FEW_TURNS)
-        watched = [PEERS[name] for name in names(OCCASION_PEERS)]
+        watched = [PEERS[name] for name in OCCASION_PEERS]
     total = args.repetitions * len(peers) * sum(map(len, sweeps.values()))
-    total += sum(count * len(watched) * len(OCCASIONS[name].ranks) for name, count in occasions.items())
+    for name, count in occasions.items():
+        total += count * len(OCCASIONS[name].of(watched)) * len(OCCASIONS[name].ranks)
     with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
 
         def notice(text: str) -> None:
@@ -138,7 +142,8 @@ def main(arguments: list[str] | None = None) -> int:
         bench = Bench(peers, args.repetitions, notice)
         with until_interrupted(bench):
             for name, count in occasions.items():
-                bench.watch(OCCASIONS[name], occasion_arguments(name, args), watched, count)
+                occasion = OCCASIONS[name]
+                bench.watch(occasion, occasion_arguments(name, args), occasion.of(watched), count)
             for hosts, of_ranks in sweeps.items():
                 if reason := why_no_hosts(hosts):
                     bench.failures.append(f"{hosts} hosts: {reason}")

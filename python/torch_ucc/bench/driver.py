@@ -98,7 +98,7 @@ def run_peer(peer: Peer, ranks: int, program: str, arguments: list[str], limit: 
 class Occasion:
     """What is not a matter of calls per second: a program of its own, for torch peers.
 
-    `limit`: in seconds, for a run.
+    `limit`: in seconds, for a run. `has_floor`: `alone` shows what there is to reach.
     """
 
     name: str
@@ -106,6 +106,11 @@ class Occasion:
     limit: float
     ranks: tuple[int, ...] = (2,)
     is_random: bool = False
+    has_floor: bool = False
+
+    def of(self, peers: Sequence[Peer]) -> list[Peer]:
+        """Those of them that it measures."""
+        return [peer for peer in peers if not peer.is_made or (self.has_floor and peer.name == "alone")]
 
 
 OCCASIONS = {
@@ -113,7 +118,7 @@ OCCASIONS = {
     for occasion in (
         Occasion("idle", "waiting.py", STARTUP_LIMIT * 2, is_random=True),
         Occasion("training", "training.py", STARTUP_LIMIT * 2),
-        Occasion("starting", "starting.py", STARTUP_LIMIT * 2, ranks=(2, 8)),
+        Occasion("starting", "starting.py", STARTUP_LIMIT * 2, ranks=(2, 8), has_floor=True),
         Occasion("recording", "recording.py", STARTUP_LIMIT * 2),
     )
 }

@@ -66,9 +66,13 @@ def occasions_table(occasions: Occasions) -> str:
         if not any(values):
             continue
         unit = Unit.SECONDS if target.unit is Unit.RATIO else target.unit
-        rows.append([target.name])
-        for value in map(figure, filter(None, values)):
-            rows[-1].append(f"{unit.show(value.median)} ±{value.spread:.0%}")
+        found = [figure(each) if each else None for each in values]
+        rows.append(
+            [
+                target.name,
+                *(f"{unit.show(each.median)} ±{each.spread:.0%}" if each else "-" for each in found),
+            ]
+        )
     return table(rows)
 
 

@@ -1,6 +1,6 @@
 """One rank that measures how long the start takes: the first group with its first all_reduce, further groups.
 
-Torch peers only; rank 0 writes the figures as JSON. The slowest rank counts.
+Rank 0 writes the figures as JSON. The slowest rank counts. `alone` has no torch to start, and one group.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from torch_ucc.bench.worker import TorchLibrary
+from torch_ucc.bench.worker import AloneLibrary, TorchLibrary
 
 GROUPS = 7
 
@@ -25,24 +26,49 @@ def main() -> None:
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
 
+    if args.backend == "alone":
+        alone = AloneLibrary()
+        found = {"start": [first(alone, lambda: start_alone(alone))]}
+        write(alone, found, Path(args.output))
+        return
     library = TorchLibrary(args.backend, init=False)
-    library.gather(None)  # all have started
-    data = torch.zeros(1)
-    began = time.perf_counter()
-    library.init()
-    dist.all_reduce(data)
-    start = max(library.gather(time.perf_counter() - began))
+    found = {"start": [first(library, lambda: start(library))], "group": [further(library)]}
+    write(library, found, Path(args.output))
 
+
+def start(library: TorchLibrary) -> None:
+    library.init()
+    dist.all_reduce(torch.zeros(1))
+
+
+def start_alone(library: AloneLibrary) -> None:
+    library.open()
+    library.prepare("all_reduce", 4)()
+
+
+def first(library: TorchLibrary, call: Callable[[], None]) -> float:
+    """The seconds of the slowest."""
+    library.gather(None)  # all have started
+    began = time.perf_counter()
+    call()
+    slowest: float = max(library.gather(time.perf_counter() - began))
+    return slowest
+
+
+def further(library: TorchLibrary) -> float:
     seconds = []
     for _ in range(GROUPS):
         library.gather(None)
         began = time.perf_counter()
         dist.new_group()
         seconds.append(time.perf_counter() - began)
-    slowest = [max(of_ranks) for of_ranks in zip(*library.gather(seconds), strict=True)]
+    slowest: list[float] = [max(of_ranks) for of_ranks in zip(*library.gather(seconds), strict=True)]
+    return statistics.median(slowest)
+
+
+def write(library: TorchLibrary, found: dict[str, list[float]], output: Path) -> None:
     if library.rank == 0:
-        found = {"start": [start], "group": [statistics.median(slowest)]}
-        Path(args.output).write_text(json.dumps(found))
+        output.write_text(json.dumps(found))
     library.close()
 
 

@@ -254,16 +254,18 @@ def judge_occasions(occasions: Occasions) -> list[Judgement]:
     """Of those that were measured."""
     judgements = []
     for target in OCCASION_TARGETS:
-        ours, gloos = (occasions.get(peer, {}).get(target.what) for peer in ("ucc", "gloo"))
+        ours, gloos, alone = (occasions.get(peer, {}).get(target.what) for peer in ("ucc", "gloo", "alone"))
         if ours is None and gloos is None:
             continue
-        values = set_beside(target.beside, ours or [], gloos or [])
-        measured = figure(values) if values else None
-        verdict = judge(measured, target.bound, at_most=target.at_most)
+        measured, floor = (
+            figure(values) if (values := set_beside(target.beside, of_one or [], gloos or [])) else None
+            for of_one in (ours, alone)
+        )
+        verdict = judge_beside(measured, floor, target.bound, at_most=target.at_most)
         beside = figure(gloos) if gloos and target.beside is Beside.NOTHING else None
         sign = {Beside.NOTHING: "", Beside.GLOO: "ucc-gloo ", Beside.BELOW_GLOO: "gloo/ucc "}[target.beside]
         wanted = f"{sign}{'<=' if target.at_most else '>='} {target.unit.show(target.bound)}"
-        judgements.append(Judgement(target.name, wanted, measured, verdict, target.unit, beside))
+        judgements.append(Judgement(target.name, wanted, measured, verdict, target.unit, beside, floor))
     return judgements
 
 

@@ -440,20 +440,22 @@ class AloneLibrary(TorchLibrary):
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST = 1 << 0, 1 << 2, 1 << 3, 1 << 5, 1 << 6
     GATHER, REDUCE, REDUCE_SCATTER = 1 << 9, 1 << 11, 1 << 12
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self) -> None:
         super().__init__("alone", init=False)
         core = importlib.import_module("torch_ucc._extension").core()
         plan: Any = importlib.import_module("torch_ucc._plan")
         told = plan.choose(core, self.store, self.rank, range(self.world), timedelta(minutes=1))
         for prefix, options in zip(("UCX_", "UCC_"), told, strict=True):
             os.environ.update({prefix + name: value for name, value in options})
-        self.c = ctypes.CDLL(str(library))
+        self.c = ctypes.CDLL(os.environ["TORCH_UCC_BENCH_PEERS"] + "/alone/libalone.so")
         self.c.alone_collectives.restype = self.c.alone_messages.restype = ctypes.c_double
         self.is_crowded = self.world > len(os.sched_getaffinity(0))
         if self.is_crowded:
             self.init_fake()
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
         self.allgather = kind(self._allgather)  # kept: C calls it
+
+    def open(self) -> None:
         self.c.alone_open(self.rank, self.world, int(self.is_crowded), self.allgather)
 
     def _allgather(self, own: int, nbytes: int, everyone: int) -> None:
@@ -611,7 +613,8 @@ def main() -> None:
     if args.backend == "ucxx":
         library = UcxLibrary(Path(args.output).parent)
     elif args.backend == "alone":
-        library = AloneLibrary(Path(os.environ["TORCH_UCC_BENCH_PEERS"]) / "alone" / "libalone.so")
+        library = AloneLibrary()
+        library.open()
     else:
         library = TorchLibrary(args.backend) if args.backend else MpiLibrary()
     results = measure_all(library, args.cases.split(","), args.case_seconds, args.batch_seconds)

@@ -157,6 +157,14 @@ class TestTargets:
         assert [item.beside.median for item in judged if item.beside] == [0.002, 0.002, 0.0007]
         assert Unit.CORE.show(0.005) in report.targets_table(judged)
 
+    def test_who_lacks_a_figure_of_an_occasion_keeps_its_column(self) -> None:
+        shown = report.occasions_table(
+            {"ucc": {"group": [0.001]}, "alone": {"start": [0.1]}, "gloo": {"start": [0.2]}}
+        )
+        cells = [re.split("  +", line) for line in shown.splitlines()]
+        assert cells[2][1:] == ["-", "100.000 ms ±0%", "200.000 ms ±0%"]
+        assert cells[3][1:] == ["1.000 ms ±0%", "-", "-"]
+
     def test_what_is_set_beside_gloo(self) -> None:
         judged = judge_occasions(
             {
@@ -167,6 +175,13 @@ class TestTargets:
         assert [item.verdict for item in judged] == [Verdict.MET, Verdict.NOISY]
         assert judged[0].measured is not None and judged[0].measured.median == 3.0
         assert judged[1].measured is not None and judged[1].measured.low == pytest.approx(0.1)
+
+    @pytest.mark.parametrize(("alone", "verdict"), [(0.3, Verdict.BELOW_FLOOR), (0.2, Verdict.MISSED)])
+    def test_a_start_that_the_libraries_alone_miss_too(self, alone: float, verdict: Verdict) -> None:
+        times = {"ucc": 0.5, "gloo": 0.1, "alone": alone}
+        (judged,) = judge_occasions({peer: {"start": [each] * 3} for peer, each in times.items()})
+        assert judged.verdict is verdict
+        assert judged.floor is not None and judged.floor.median == pytest.approx(alone - 0.1)
 
     def test_every_cell_counts_by_its_worst(self) -> None:
         run = Samples(
@@ -374,7 +389,10 @@ class TestRuns:
         monkeypatch.setattr(driver.Bench, "watch", watch)
         monkeypatch.setattr(driver.Bench, "time_cases", lambda _, ranks, *__: timed.append(ranks))
         main(["--report", "--repetitions", "1"])
-        assert watched == [(name, "ucc", "gloo") for name in driver.OCCASIONS]
+        assert watched == [
+            (name, "ucc", "gloo", *(["alone"] if each.has_floor else []))
+            for name, each in driver.OCCASIONS.items()
+        ]
         assert timed[:3] == [2, 4, 8]
 
     def test_a_missing_mpi_environment_is_named(
@@ -385,10 +403,10 @@ class TestRuns:
             driver.run_peer(PEERS["mpich"], 2, "worker.py", [], 5.0, Place())
 
     def test_needed_environments(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for asked in (["--peers", "gloo,mpich,fake"], ["--idle"], [], ["--report"]):
+        for asked in (["--peers", "gloo,mpich,fake"], ["--idle"], ["--starting"], [], ["--report"]):
             assert main(["--list-made-peers", *asked]) == 0
         told = capsys.readouterr().out
-        assert told.splitlines() == ["mpich", "", "openmpi mpich", "alone openmpi mpich ucxx"]
+        assert told.splitlines() == ["mpich", "", "alone", "openmpi mpich", "alone openmpi mpich ucxx"]
 
     def test_ucx_by_itself_has_an_environment_and_no_launcher(self) -> None:
         starts = commands(PEERS["ucxx"], 2, "worker.py", [], 1, Place())
