@@ -1,7 +1,7 @@
 """The plan of each set of processes that share a UCC context: made when the first group of them is created.
 
-Ranks that are all on one host need none to start. What makes plans is imported when there is something to
-decide.
+Ranks that are all on one host, where nobody set anything, need none: what they tell each other is only where
+they are, and nothing if the launcher said it. What makes plans is imported when there is something to decide.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch_ucc import config
-from torch_ucc.topology import sysv
+from torch_ucc.topology import sysv, where
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.user import LOOPBACK, settings_here, tls
 
@@ -61,14 +61,19 @@ def _choose(
     core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta
 ) -> tuple[Options, Options]:
     size = len(global_ranks)
-    if not all_here(size):
+    is_plain = not settings() and config.in_force().tuned is None
+    all_here = told_by_launcher(size)
+    if all_here is None:
+        places = set(core.exchange(store, rank, size, timeout, where.here() if is_plain else b""))
+        all_here = len(places) == 1 and b"" not in places
+    if not all_here:
         records = core.exchange(store, rank, size, timeout, record_here())
         agreed = learn(rank, global_ranks, records)
         _refuse_problems(agreed.plan)
         _refuse_profile(agreed.job)
         return agreed.plan.ucx_settings(rank), agreed.plan.ucc_settings(rank)
     _agreed.pop(tuple(global_ranks), None)
-    if not settings() and config.in_force().tuned is None:
+    if is_plain:
         devices = ("NET_DEVICES", LOOPBACK)
         ways = tls(cma=size > usable_here(), tcp=False, sysv=sysv.works())
         return [*([ways] if size > 1 else []), devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
@@ -83,9 +88,12 @@ def _choose(
     return plan.ucx_settings(rank), plan.ucc_settings(rank)
 
 
-def all_here(size: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether torchrun says that so many ranks are the whole job, and on one host."""
-    return environment.get("LOCAL_WORLD_SIZE") == environment.get("WORLD_SIZE") == str(size)
+def told_by_launcher(size: int, environment: Mapping[str, str] = os.environ) -> bool | None:
+    """Whether so many ranks are all on one host, if they are the whole job of a torchrun."""
+    local = environment.get("LOCAL_WORLD_SIZE")
+    if local is None or environment.get("WORLD_SIZE") != str(size):
+        return None
+    return local == str(size)
 
 
 def settings() -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from torch_ucc import _extension, _plan
+from torch_ucc.topology import where
 from torch_ucc.topology.cores import usable_here
 
 LOOPBACK = ("NET_DEVICES", "lo")
@@ -19,13 +20,16 @@ MINUTE = timedelta(minutes=1)
 
 
 class Core:
-    """Answers an exchange with our own record, for every rank."""
+    """Answers an exchange with our own record, for every rank; the first otherwise if they are `apart`."""
 
     def __init__(self) -> None:
         self.asked = 0
+        self.apart = False
 
     def exchange(self, store: Any, rank: int, size: int, timeout: timedelta, mine: bytes) -> list[bytes]:
         self.asked += 1
+        if self.apart and self.asked == 1:
+            return [mine, *[b"elsewhere"] * (size - 1)]
         return [mine] * size
 
 
@@ -40,17 +44,17 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
 
 
 @pytest.mark.parametrize(
-    ("environment", "size", "here"),
+    ("environment", "size", "told"),
     [
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 4, True),
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, 4, False),
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 2, False),
-        ({"WORLD_SIZE": "4"}, 4, False),
-        ({}, 1, False),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 2, None),
+        ({"WORLD_SIZE": "4"}, 4, None),
+        ({}, 1, None),
     ],
 )
-def test_whether_all_are_here(environment: dict[str, str], size: int, here: bool) -> None:
-    assert _plan.all_here(size, environment) is here
+def test_what_the_launcher_tells(environment: dict[str, str], size: int, told: bool | None) -> None:
+    assert _plan.told_by_launcher(size, environment) is told
 
 
 def on_one_host(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
@@ -71,6 +75,18 @@ def test_ranks_of_one_host_do_not_ask(core: Core, monkeypatch: pytest.MonkeyPatc
         _plan._agreed.clear()
 
 
+def test_ranks_that_find_themselves_on_one_host_need_no_plan(core: Core) -> None:
+    told = _plan.choose(core, None, 0, [4, 7], MINUTE)
+    assert told == (OF_A_PAIR, [("ESTIMATED_NUM_PPN", "2"), LOOPBACK])
+    assert core.asked == 1 and _plan.of([4, 7]) is None
+
+
+def test_where_a_rank_cannot_tell_they_plan(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(where, "here", lambda: b"")
+    _plan.choose(core, None, 0, [4, 7], MINUTE)
+    assert core.asked == 2 and _plan.of([4, 7])
+
+
 def test_nor_need_they_what_makes_plans() -> None:
     program = (
         "import sys; from torch_ucc import _plan\n"
@@ -79,7 +95,8 @@ def test_nor_need_they_what_makes_plans() -> None:
     )
     environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=120)
-    wanted = "['torch_ucc.topology.sysv', 'torch_ucc.topology.cores', 'torch_ucc.topology.user']"
+    parts = ("sysv", "cores", "where", "user")
+    wanted = str([f"torch_ucc.topology.{part}" for part in parts])
     assert done.stdout.decode().strip() == wanted, done.stderr
 
 
@@ -93,12 +110,13 @@ def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.Monke
 
 
 def test_others_ask_and_agree(core: Core) -> None:
+    core.apart = True
     assert _plan.choose(core, None, 0, [4, 7], MINUTE) == (
         OF_A_PAIR,
         [("ESTIMATED_NUM_PPN", "2"), LOOPBACK],
     )
     agreed = _plan.of([7])
-    assert core.asked == 1 and agreed and agreed.host_of(7) == 0
+    assert core.asked == 2 and agreed and agreed.host_of(7) == 0
     assert _plan.of([7, 4]) is agreed and _plan.of([0]) is None
 
 
