@@ -183,7 +183,7 @@ void UccBackend::tell_hook_of(Op& op, const UccWork::Parts& parts) {
 UccWork::Parts UccBackend::parts_of(const Operation& op, trace::Route route) {
   UccWork::Parts parts;
   parts.type = op.type;
-  parts.title = op.title;
+  parts.title = at::hasCallbacks() ? op.title : nullptr;
   parts.counters = &counters_of(op, route);
   return parts;
 }

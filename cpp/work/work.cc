@@ -35,10 +35,17 @@ void use_on_current_stream(const at::Tensor& tensor) {
   }
 }
 
+std::optional<std::vector<at::Tensor>> shown(const UccWork::Parts& parts) {
+  if (parts.title == nullptr) {
+    return std::nullopt;
+  }
+  return parts.inputs.empty() ? parts.outputs : parts.inputs;
+}
+
 }  // namespace
 
 UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
-    : Work(rank, parts.type, parts.title, parts.inputs.empty() ? parts.outputs : parts.inputs),
+    : Work(rank, parts.type, parts.title, shown(parts)),
       home_(std::move(home)),
       op_(std::move(parts.op)),
       part_(std::move(parts.part)),

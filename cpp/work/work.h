@@ -32,7 +32,8 @@ struct WorkHome {
 // Dropping it does not end the operation. All members may be called from any thread; none needs the GIL.
 class UccWork final : public c10d::Work {
  public:
-  // What a call of c10d came to. `title` names it in profiles, `inputs` go there if they are not the outputs.
+  // What a call of c10d came to. `title` names it in profiles, null where nobody profiles: the base class would prepare for it
+  // all the same. `inputs` go there if they are not the outputs.
   struct Parts {
     std::shared_ptr<Op> op;    // what to wait for: null if nothing had to be sent, a batch if the call was coalesced
     std::shared_ptr<Op> part;  // the call's own operation within a batch, else null
