@@ -90,8 +90,8 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
       allgather_args(source_of(source), data_of(landings.front()), bytes_of(source), call.group->size, memory_of(source));
   prepared.pieces.total = bytes_of(source);
   prepared.pieces.count = share;
-  prepared.buffers = parts;
-  prepared.buffers.insert(prepared.buffers.end(), landings.begin(), landings.end());
+  prepared.buffers.append(parts.begin(), parts.end());
+  prepared.buffers.append(landings.begin(), landings.end());
   prepared.buffers.push_back(source);
   const auto landed = [](const at::Tensor& part, const at::Tensor& landing) { return landing.is_same(part); };
   if (std::equal(parts.begin(), parts.end(), landings.begin(), landed)) {
@@ -171,7 +171,7 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   } else {
     gather_uneven_into(prepared, all, input, parts);
   }
-  prepared.buffers.insert(prepared.buffers.end(), parts.begin(), parts.end());
+  prepared.buffers.append(parts.begin(), parts.end());
   prepared.store = [all, parts] {
     std::int64_t at = 0;
     for (const at::Tensor& part : parts) {

@@ -33,24 +33,14 @@ enum class Path : unsigned char {
   messages,    // our own, over UCX
 };
 
-struct Prepared {
-  Path path = Path::nothing;
-
-  ucc_coll_args_t args{};
-  Pieces pieces;
-  std::vector<std::uint64_t> counts;  // what args point into, where the ranks' parts differ in size
-  std::vector<std::uint64_t> displacements;
-
-  std::vector<Message> messages;
-  NextRound next_round;  // empty if there is one round only
-
+// What an operation has until its end.
+struct Held {
   Payload payload;
-  std::int64_t root = -1;           // where there is one
-  std::vector<at::Tensor> buffers;  // what the network reads and writes, kept alive until it is done
-  std::function<void()> load;       // brings what is sent from the caller's tensors to the buffers; empty if it is there
-  std::function<void()> store;      // brings the result from the buffers to the caller's tensors; empty if it is there
-  std::vector<at::Tensor> inputs;   // for profiles, where they are not the outputs
-  std::vector<at::Tensor> outputs;  // what Work::result() and the future hold
+  std::vector<std::uint64_t> counts;  // what Prepared::args point into, where the ranks' parts differ in size
+  std::vector<std::uint64_t> displacements;
+  c10::SmallVector<at::Tensor, 2> buffers;  // what the network reads and writes, kept alive until it is done
+  std::function<void()> load;               // brings what is sent from the caller's tensors to the buffers; empty if it is there
+  std::function<void()> store;              // brings the result from the buffers to the caller's tensors; empty if it is there
 
   // To be called once the caller's tensors hold what they shall, before anything is sent. A second call does nothing.
   void fill() {
@@ -58,6 +48,20 @@ struct Prepared {
       std::exchange(load, nullptr)();
     }
   }
+};
+
+struct Prepared : Held {
+  Path path = Path::nothing;
+
+  ucc_coll_args_t args{};
+  Pieces pieces;
+
+  std::vector<Message> messages;
+  NextRound next_round;  // empty if there is one round only
+
+  std::int64_t root = -1;           // where there is one
+  std::vector<at::Tensor> inputs;   // for profiles, where they are not the outputs
+  std::vector<at::Tensor> outputs;  // what Work::result() and the future hold
 };
 
 using Tensors = std::vector<at::Tensor>;

@@ -224,8 +224,8 @@ void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::T
   for (const at::Tensor& part : parts) {
     prepared.pieces.sources.push_back(source_of(part));
   }
-  prepared.buffers = parts;
-  prepared.buffers.insert(prepared.buffers.end(), {mine, output});
+  prepared.buffers.append(parts.begin(), parts.end());
+  prepared.buffers.append({mine, output});
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 

@@ -23,13 +23,13 @@ template <typename Transport>
 class TensorOp final : public Transport {
  public:
   template <typename... Args>
-  TensorOp(Call call, Prepared&& prepared, Args&&... args)
-      : Transport(std::forward<Args>(args)...), call_(std::move(call)), prepared_(std::move(prepared)) {}
+  TensorOp(Call call, Held&& held, Args&&... args)
+      : Transport(std::forward<Args>(args)...), call_(std::move(call)), held_(std::move(held)) {}
 
   // What is to be sent may have come only now, from a device.
   Status start(LoopToken& token) override {
     try {
-      prepared_.fill();
+      held_.fill();
     } catch (const std::exception& error) {
       return Status(StatusCode::transport, std::string("what it sends could not be loaded: ") + error.what());
     }
@@ -37,21 +37,23 @@ class TensorOp final : public Transport {
   }
 
   Status finish() override {
-    if (prepared_.store) {
-      prepared_.store();
+    if (held_.store) {
+      held_.store();
     }
     return {};
   }
 
   std::string describe() const override {
-    const std::string payload = prepared_.payload.describe();
+    const std::string payload = held_.payload.describe();
     return call_.describe() + (payload.empty() ? "" : " (" + payload + ")");
   }
 
  private:
   const Call call_;
-  Prepared prepared_;
+  Held held_;
 };
+// malloc keeps what is no larger at hand for the next one.
+static_assert(sizeof(TensorOp<Collective>) <= 1000);
 
 // Nothing to send: only to load and to store.
 class Local : public Op {

@@ -45,12 +45,20 @@ class Engine::Turn {
  public:
   explicit Turn(Engine& engine) TUCC_NO_THREAD_SAFETY_ANALYSIS : engine_(engine), held_(engine.baton_.try_lock()) {}
   ~Turn() TUCC_NO_THREAD_SAFETY_ANALYSIS {
-    if (held_) {
-      std::vector<Ended> ended;
-      ended.swap(engine_.ended_);
-      engine_.baton_.unlock();
-      engine_.deliver(ended);
+    if (!held_) {
+      return;
     }
+    if (engine_.ended_.size() == 1) {  // as nearly always: what held it serves the next one, too
+      Ended only = std::move(engine_.ended_.front());
+      engine_.ended_.clear();
+      engine_.baton_.unlock();
+      engine_.deliver({&only, 1});
+      return;
+    }
+    std::vector<Ended> ended;
+    ended.swap(engine_.ended_);
+    engine_.baton_.unlock();
+    engine_.deliver(ended);
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -380,7 +388,7 @@ Status Engine::result_of(const std::shared_ptr<Op>& op) {
   }
 }
 
-void Engine::deliver(std::vector<Ended>& ended) {
+void Engine::deliver(std::span<Ended> ended) {
   for (auto& [op, status] : ended) {
     complete(*op, status ? *std::move(status) : result_of(op));
     op = nullptr;  // nobody need keep it for the others

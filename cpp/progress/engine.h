@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -132,7 +133,7 @@ class Engine {
   void yield(Parker& parker, Clock::time_point now);
   void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
   void serve_intake();
-  void deliver(std::vector<Ended>& ended);
+  void deliver(std::span<Ended> ended);
   const Status* failure_for(const Op& op) const;
   Status failure_of(const std::shared_ptr<Op>& op, const Status& reason);
   Status result_of(const std::shared_ptr<Op>& op);
