@@ -14,11 +14,14 @@ constexpr std::size_t kDescriptorsToStart = 10;   // two of them for a moment
 constexpr std::size_t kDescriptorsAContext = 32;  // with peers on other hosts
 constexpr std::size_t kSharedMemoryAContext = 32 << 20;
 
-// Counting takes a descriptor too: where there is none left, all are in use.
+// Counting takes a descriptor too: where there is none left, all are in use. 0 where they cannot be counted.
 std::size_t open_descriptors(std::size_t limit) {
   std::error_code error;
   const std::filesystem::directory_iterator all("/proc/self/fd", error);
-  return error ? limit : static_cast<std::size_t>(std::distance(begin(all), end(all))) - 1;
+  if (error) {
+    return error == std::errc::too_many_files_open ? limit : 0;
+  }
+  return static_cast<std::size_t>(std::distance(begin(all), end(all))) - 1;
 }
 
 // 0: there is none.
