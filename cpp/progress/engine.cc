@@ -48,6 +48,10 @@ class Engine::Turn {
     if (!held_) {
       return;
     }
+    if (engine_.ended_.empty()) {
+      engine_.baton_.unlock();
+      return;
+    }
     if (engine_.ended_.size() == 1) {  // as nearly always: what held it serves the next one, too
       Ended only = std::move(engine_.ended_.front());
       engine_.ended_.clear();

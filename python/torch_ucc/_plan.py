@@ -49,8 +49,9 @@ def choose(
     """What to tell UCX and UCC's context on this rank. Raises ValueError if what somebody set leaves no way
     to a peer, or if the profile is for another topology.
 
-    Blocks until all called it, since ranks tell each other about their hosts; but not those of one host:
-    there the libraries are told how many they are, to leave the network alone, and which way to copy.
+    Blocks until all called it, since ranks tell each other about their hosts; but not where the launcher says
+    that they are on one: there the libraries are told how many they are, to leave the network alone, and
+    which way to copy.
     """
     chosen = _choose(core, store, rank, global_ranks, timeout)
     _keep(_chosen, tuple(global_ranks), chosen)

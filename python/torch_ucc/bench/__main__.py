@@ -17,7 +17,7 @@ from torch_ucc.bench import machine, plot, report, targets
 from torch_ucc.bench.cases import FEW_OPS, OPS, SIZES, format_size, make_cases, parse_size
 from torch_ucc.bench.driver import OCCASIONS, Bench
 from torch_ucc.bench.figures import Samples
-from torch_ucc.bench.peers import PEERS, tuned
+from torch_ucc.bench.peers import PEERS, peers_home, tuned
 from torch_ucc.bench.places import place, why_no_hosts
 
 OCCASION_PEERS = ("ucc", "gloo", "alone")
@@ -52,7 +52,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add("--rate", default="", help="with --hosts: what each may send, as tc(8) writes it: 4gbit")
     usual = ",".join(name for name, peer in PEERS.items() if not peer.on_request)
-    add("--peers", type=names, help=f"of {','.join(PEERS)}; default {usual}, of occasions ucc,gloo")
+    add(
+        "--peers",
+        type=names,
+        help=f"of {','.join(PEERS)}; default {usual}, of occasions ucc,gloo,alone",
+    )
     add("--profile", type=Path, metavar="FILE", help="measure ucc by this profile of `torch-ucc tune`, too")
     add(
         "--report",
@@ -85,7 +89,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     asked = [name for name in able if args.report or not PEERS[name].on_request]
     measured = [OCCASIONS[name] for name in args.occasions or []]
     if measured:
-        asked = [name for name in OCCASION_PEERS if any(each.of([PEERS[name]]) for each in measured)]
+        asked = [
+            name
+            for name in OCCASION_PEERS
+            if any(each.of([PEERS[name]]) for each in measured)
+            and (args.list_made_peers or not PEERS[name].is_made or (peers_home() / name).is_dir())
+        ]
     args.peers = args.peers or asked
     args.repetitions = args.repetitions or (FEW_TURNS if args.occasions else 5 if args.report else 8)
     for name in args.peers:

@@ -96,7 +96,7 @@ def run_peer(peer: Peer, ranks: int, program: str, arguments: list[str], limit: 
 
 @dataclass(frozen=True)
 class Occasion:
-    """What is not a matter of calls per second: a program of its own, for torch peers.
+    """What is not a matter of calls per second: a program of its own, for torch peers and maybe `alone`.
 
     `limit`: in seconds, for a run. `has_floor`: `alone` shows what there is to reach.
     """

@@ -164,6 +164,9 @@ def decode(records: Sequence[bytes]) -> Job:
         if where == len(inventories):
             inventories.append(host)
             count.append(0)
+        elif not host.limits.sysv:  # for this rank, whatever the first one has
+            limits = inventories[where].limits._replace(sysv=False)
+            inventories[where] = inventories[where]._replace(limits=limits)
         local = count[where]
         count[where] += 1
         seen = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

@@ -22,10 +22,11 @@ LOOPBACK = "lo"
 """The network device of ranks that are all on one host."""
 
 
-def tls(*, cma: bool, tcp: bool, sysv: bool) -> tuple[str, str]:
-    """What UCX is told where the plan goes without some of these transports, and without posix or `sysv`."""
-    used = {"cma": cma, "posix": not sysv, "sysv": sysv, "tcp": tcp}
-    return "TLS", "^" + ",".join(name for name, is_used in used.items() if not is_used)
+def tls(*, cma: bool, tcp: bool, sysv: bool | None = None) -> tuple[str, str]:
+    """What UCX is told to go without some of these transports, and without posix or `sysv` if said."""
+    used = {"cma": cma, "posix": sysv is not True, "sysv": sysv is not False, "tcp": tcp}
+    left_out = [name for name, is_used in used.items() if not is_used]
+    return "TLS", "^" + ",".join(left_out) if left_out else "all"
 
 
 _ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *DEVICE_P2P)

@@ -108,7 +108,7 @@ def _pieces(crowded: bool) -> Family:
 def _copies(job: Job) -> Family:
     """The other way than the plan's, which copies from process to process where ranks outnumber cores."""
     crowded = job.crowded() is not None
-    ucx = dict([tls(cma=not crowded, tcp=len(job.hosts) > 1, sysv=job.has_sysv())])
+    ucx = dict([tls(cma=not crowded, tcp=len(job.hosts) > 1)])
     return _simple(
         "transports on a host",
         cells(("ping_pong", "all_to_all_single", *COLLECTIVES), SIZES),

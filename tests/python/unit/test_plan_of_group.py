@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from torch_ucc import _extension, _plan
-from torch_ucc.topology import where
+from torch_ucc.topology import sysv, where
 from torch_ucc.topology.cores import usable_here
+from torch_ucc.topology.user import tls
 
 LOOPBACK = ("NET_DEVICES", "lo")
-OF_A_PAIR = [("TLS", "^cma,posix,tcp" if usable_here() > 1 else "^posix,tcp"), LOOPBACK]
+OF_A_PAIR = [tls(cma=usable_here() < 2, tcp=False, sysv=sysv.works()), LOOPBACK]
 MINUTE = timedelta(minutes=1)
 
 

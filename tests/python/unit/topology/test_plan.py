@@ -14,6 +14,7 @@ from torch_ucc.topology.job import Job, copies, decode, encode, own_gpu, uniform
 from torch_ucc.topology.pci import distance
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, make_plan
 from torch_ucc.topology.transports import allowed
+from torch_ucc.topology.user import tls
 
 
 def machine(name: str) -> Inventory:
@@ -65,6 +66,20 @@ def test_posix_serves_where_a_host_has_no_memory_of_system_v() -> None:
     choice = make_plan(uniform([with_it, without], 2)).about(SAME_HOST)
     assert choice and choice.told == (("TLS", "^cma,sysv"),) and "posix" in choice.transports
     assert "sysv is left out, since a host has none" in choice.reason
+
+
+def test_what_one_rank_of_a_host_has_not_the_host_has_not() -> None:
+    with_it = machine("small_vm")
+    without = with_it._replace(limits=with_it.limits._replace(sysv=False))
+    for records in ([with_it, without], [without, with_it]):
+        made = decode([encode(each, {}, None) for each in records])
+        assert len(made.hosts) == 1 and not made.has_sysv()
+
+
+def test_tls() -> None:
+    assert tls(cma=True, tcp=True) == ("TLS", "all")
+    assert tls(cma=False, tcp=True) == ("TLS", "^cma")
+    assert tls(cma=True, tcp=False, sysv=True) == ("TLS", "^posix,tcp")
 
 
 def with_interfaces(host: Inventory, *interfaces: Interface) -> Inventory:
