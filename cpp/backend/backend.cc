@@ -132,12 +132,15 @@ std::shared_ptr<Op> UccBackend::make_op(const Call& call, Prepared&& prepared, t
   return op;
 }
 
-trace::Recording UccBackend::begin(Call& call, const Prepared& prepared) {
+Deadline UccBackend::deadline_of(milliseconds timeout, Clock::time_point now) const {
+  return Deadline::after(timeout.count() > 0 ? timeout : milliseconds(timeout_ms_.load(std::memory_order_relaxed)), now);
+}
+
+trace::Recording UccBackend::begin(Call& call, const Prepared& prepared, Clock::time_point now) {
   if (context_->settings().nan_check) {
     check_for_nans(call, prepared);
   }
   call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
-  const Clock::time_point now = Clock::now();
   context_->engine().bell().set_activity(
       {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), now});
   trace::Call event;
@@ -189,7 +192,7 @@ UccWork::Parts UccBackend::parts_of(const Operation& op, trace::Route route) {
 }
 
 UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts parts,
-                                     milliseconds timeout, bool async_op) {
+                                     Deadline deadline, bool async_op) {
   if (copies != nullptr) {
     in_turns_.store(true, std::memory_order_relaxed);
     parts.fences.push_back(copies->done());
@@ -197,10 +200,10 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_p
   if (op != nullptr && in_turns_.load(std::memory_order_relaxed)) {
     op = std::make_shared<StagedOp>(std::move(op), copies, turns_);
   }
-  return post(std::move(op), std::move(parts), timeout, async_op);
+  return post(std::move(op), std::move(parts), deadline, async_op);
 }
 
-UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, milliseconds timeout, bool async_op) {
+UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, Deadline deadline, bool async_op) {
   if (op != nullptr) {
     if (Coalescing* const open = coalescing_of_this_thread()) {
       open->batch->add(op);
@@ -212,8 +215,7 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
       parts.part = std::move(op);
       parts.op = open->batch;
     } else {
-      const bool own = timeout.count() > 0;
-      op->set_deadline(Deadline::after(own ? timeout : milliseconds(timeout_ms_.load(std::memory_order_relaxed))));
+      op->set_deadline(deadline);
       tell_hook_of(*op, parts);
       context_->engine().post(op, async_op ? Follow::leaves : Follow::waits);
       parts.op = std::move(op);
@@ -225,7 +227,8 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
 UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&& staging, milliseconds timeout, bool async_op) {
   const std::shared_ptr<Copies> copies = staging.begin(&prepared);
   UccWork::Parts parts = parts_of(*call.op, route_of(prepared.path));
-  const trace::Recording recording = begin(call, prepared);
+  const Clock::time_point now = Clock::now();
+  const trace::Recording recording = begin(call, prepared, now);
   if (copies == nullptr) {
     begin_on_host(prepared);
   }
@@ -233,7 +236,7 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&&
   parts.outputs = std::move(prepared.outputs);
   std::shared_ptr<Op> op = make_op(call, std::move(prepared), recording);
   parts.seq = call.seq;
-  return post(std::move(op), copies, std::move(parts), timeout, async_op);
+  return post(std::move(op), copies, std::move(parts), deadline_of(timeout, now), async_op);
 }
 
 UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepared>&& all, Staging&& staging, milliseconds timeout,
@@ -246,11 +249,12 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
   const std::shared_ptr<Copies> copies = staging.begin(each);
   UccWork::Parts parts = parts_of(*call.op, route_of(all.front().path));
   auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
+  const Clock::time_point now = Clock::now();
   for (Prepared& prepared : all) {
     parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
     parts.outputs.insert(parts.outputs.end(), prepared.outputs.begin(), prepared.outputs.end());
     Call part = call;
-    const trace::Recording recording = begin(part, prepared);
+    const trace::Recording recording = begin(part, prepared, now);
     if (copies == nullptr) {
       begin_on_host(prepared);
     }
@@ -259,7 +263,7 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
     }
     parts.seq = part.seq;
   }
-  return post(batch->empty() ? nullptr : std::move(batch), copies, std::move(parts), timeout, async_op);
+  return post(batch->empty() ? nullptr : std::move(batch), copies, std::move(parts), deadline_of(timeout, now), async_op);
 }
 
 // --- coalescing
@@ -307,7 +311,8 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
   parts.seq = seq_.load(std::memory_order_relaxed);
   parts.outputs = std::move(ended.outputs);
   parts.fences = std::move(ended.fences);
-  return post(ended.batch->empty() ? nullptr : std::move(ended.batch), std::move(parts), c10d::kUnsetTimeout, true);
+  return post(ended.batch->empty() ? nullptr : std::move(ended.batch), std::move(parts),
+              deadline_of(c10d::kUnsetTimeout, Clock::now()), true);
 }
 
 // --- the table

@@ -120,22 +120,24 @@ class UccBackend final : public c10d::Backend {
   Call call(const Operation& op) const;
   Call message(const Operation& op, int peer, int tag) const;
   WorkPtr receive(Call call, Tensors& tensors);
-  // Sends what was prepared, or keeps it for the end of the coalescing. `timeout` not above 0: the group's.
+  // `timeout` not above 0: the group's.
+  Deadline deadline_of(std::chrono::milliseconds timeout, Clock::time_point now) const;
+  // Sends what was prepared, or keeps it for the end of the coalescing.
   WorkPtr launch(Call call, Prepared&& prepared, Staging&& staging, std::chrono::milliseconds timeout, bool async_op);
   // Several as one.
   WorkPtr launch_all(const Call& call, std::vector<Prepared>&& all, Staging&& staging, std::chrono::milliseconds timeout,
                      bool async_op);
   // Gives the call its sequence number, and says everywhere that it was made.
-  trace::Recording begin(Call& call, const Prepared& prepared);
+  trace::Recording begin(Call& call, const Prepared& prepared, Clock::time_point now);
   // Null if nothing has to be done.
   std::shared_ptr<Op> make_op(const Call& call, Prepared&& prepared, trace::Recording recording);
   trace::Counters& counters_of(const Operation& op, trace::Route route);
   void tell_hook_of(Op& op, const UccWork::Parts& parts);
   UccWork::Parts parts_of(const Operation& op, trace::Route route);
   // `copies` null: all on the host.
-  WorkPtr post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts parts,
-               std::chrono::milliseconds timeout, bool async_op);
-  WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, std::chrono::milliseconds timeout, bool async_op);
+  WorkPtr post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts parts, Deadline deadline,
+               bool async_op);
+  WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, Deadline deadline, bool async_op);
   Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);
   // Null where this rank is not among `ranks`, which are ranks of this group.

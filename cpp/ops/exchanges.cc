@@ -319,9 +319,9 @@ Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tenso
   });
   prepared.path = prepared.messages.empty() ? Path::nothing : Path::messages;
   prepared.payload = payload_of(input);
-  prepared.inputs = {input};
-  prepared.outputs = {output};
-  prepared.buffers = {source, landing, output};
+  prepared.inputs.push_back(input);
+  prepared.outputs.push_back(output);
+  prepared.keep(source, landing, output);
   prepared.store = [source, landing, output, to = received_at[own], from = sent_at[own], bytes = sent[own]] {
     if (bytes != 0) {
       std::memcpy(static_cast<char*>(data_of(landing)) + to, static_cast<const char*>(source_of(source)) + from, bytes);

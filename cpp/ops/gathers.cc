@@ -19,7 +19,7 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
   Prepared prepared;
   prepared.payload = payload_of(tensor);
   prepared.root = root;
-  prepared.outputs = {tensor};
+  prepared.outputs.push_back(tensor);
   if (tensor.numel() == 0 || call.group->size == 1) {
     return prepared;
   }
@@ -28,7 +28,7 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
   prepared.args = broadcast_args(is_root ? const_cast<void*>(source_of(buffer)) : data_of(buffer), bytes_of(buffer),
                                  static_cast<int>(root), memory_of(buffer));
   prepared.pieces.total = bytes_of(buffer);
-  prepared.buffers = {buffer, tensor};
+  prepared.keep(buffer, tensor);
   if (!is_root && !buffer.is_same(tensor)) {
     prepared.store = [buffer, tensor] { copy_into(tensor, buffer); };
   }
@@ -51,7 +51,7 @@ void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, co
   prepared.path = Path::collective;
   prepared.args = allgather_args(in_place ? nullptr : source_of(source), begin, bytes, call.group->size, memory_of(all));
   prepared.pieces.total = bytes_of(all);
-  prepared.buffers = {all, source};
+  prepared.keep(all, source);
 }
 
 // The same where the parts differ in size.
@@ -67,7 +67,7 @@ void gather_uneven_into(Prepared& prepared, const at::Tensor& all, const at::Ten
   prepared.args = allgatherv_args(source_of(source), bytes_of(source), data_of(all), prepared.counts.data(),
                                   prepared.displacements.data(), memory_of(all));
   prepared.pieces.total = at;
-  prepared.buffers = {all, source};
+  prepared.keep(all, source);
 }
 
 // Into parts of one size, wherever they lie, in pieces that have `share` bytes of each.
@@ -92,7 +92,7 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
   prepared.pieces.count = share;
   prepared.buffers.append(parts.begin(), parts.end());
   prepared.buffers.append(landings.begin(), landings.end());
-  prepared.buffers.push_back(source);
+  prepared.keep(source);
   const auto landed = [](const at::Tensor& part, const at::Tensor& landing) { return landing.is_same(part); };
   if (std::equal(parts.begin(), parts.end(), landings.begin(), landed)) {
     return;
@@ -119,15 +119,15 @@ Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor
   }
   Prepared prepared;
   prepared.payload = payload_of(input);
-  prepared.inputs = {input};
-  prepared.outputs = {output};
+  prepared.inputs.push_back(input);
+  prepared.outputs.push_back(output);
   if (input.numel() == 0) {
     return prepared;
   }
   const at::Tensor all = landing_for(output);
   gather_into(prepared, call, all, input);
   if (!all.is_same(output)) {
-    prepared.buffers.push_back(output);
+    prepared.keep(output);
     prepared.store = [all, output] { copy_into(output, all); };
   }
   return prepared;
@@ -153,7 +153,7 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   }
   Prepared prepared;
   prepared.payload = {input.scalar_type(), total};
-  prepared.inputs = {input};
+  prepared.inputs.push_back(input);
   prepared.outputs = parts;
   if (total == 0) {
     return prepared;

@@ -42,6 +42,16 @@ struct Held {
   std::function<void()> load;               // brings what is sent from the caller's tensors to the buffers; empty if it is there
   std::function<void()> store;              // brings the result from the buffers to the caller's tensors; empty if it is there
 
+  template <typename... Tensors>
+  void keep(const Tensors&... tensors) {
+    const auto keep_one = [this](const at::Tensor& tensor) {
+      if (buffers.empty() || !buffers.back().is_same(tensor)) {
+        buffers.push_back(tensor);
+      }
+    };
+    (keep_one(tensors), ...);
+  }
+
   // To be called once the caller's tensors hold what they shall, before anything is sent. A second call does nothing.
   void fill() {
     if (load) {

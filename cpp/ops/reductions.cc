@@ -206,7 +206,7 @@ void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& out
                                               rule.op, memory_of(all));
   prepared.pieces.total = total;
   prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
-  prepared.buffers = {all, mine, output};
+  prepared.keep(all, mine, output);
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 
@@ -225,7 +225,7 @@ void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::T
     prepared.pieces.sources.push_back(source_of(part));
   }
   prepared.buffers.append(parts.begin(), parts.end());
-  prepared.buffers.append({mine, output});
+  prepared.keep(mine, output);
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 
@@ -247,7 +247,7 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   const ReduceRule rule = rule_for(call, tensor, op);
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
-  prepared.outputs = {tensor};
+  prepared.outputs.push_back(tensor);
   if (tensor.numel() == 0) {
     return prepared;
   }
@@ -255,7 +255,7 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer, settings);
   prepared.args = allreduce_in_place_args(data_of(buffer), prepared.pieces.total, rule.datatype, rule.op, memory_of(buffer));
-  prepared.buffers = {buffer, tensor};
+  prepared.keep(buffer, tensor);
   prepared.store = stored(tensor, buffer, rule, call.group->size);
   return prepared;
 }
@@ -273,7 +273,7 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
   prepared.root = root;
-  prepared.outputs = {tensor};
+  prepared.outputs.push_back(tensor);
   if (tensor.numel() == 0) {
     return prepared;
   }
@@ -282,7 +282,7 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   prepared.pieces = pieces_of(buffer, settings);
   prepared.args = reduce_args(is_root ? data_of(buffer) : const_cast<void*>(source_of(buffer)), prepared.pieces.total,
                               rule.datatype, rule.op, static_cast<int>(root), is_root, memory_of(buffer));
-  prepared.buffers = {buffer, tensor};
+  prepared.keep(buffer, tensor);
   if (is_root) {
     prepared.store = stored(tensor, buffer, rule, call.group->size);
   }
@@ -302,8 +302,8 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
   const ReduceRule rule = rule_for(call, input, op);
   Prepared prepared;
   prepared.payload = payload_of(input, reduce_op_name(op));
-  prepared.inputs = {input};
-  prepared.outputs = {output};
+  prepared.inputs.push_back(input);
+  prepared.outputs.push_back(output);
   if (input.numel() == 0) {
     return prepared;
   }
@@ -341,7 +341,7 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
   Prepared prepared;
   prepared.payload = {output.scalar_type(), total, reduce_op_name(op)};
   prepared.inputs = parts;
-  prepared.outputs = {output};
+  prepared.outputs.push_back(output);
   if (total == 0) {
     return prepared;
   }

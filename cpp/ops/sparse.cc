@@ -140,7 +140,7 @@ Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c1
 
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
-  prepared.outputs = {tensor};
+  prepared.outputs.push_back(tensor);
   prepared.messages = state->exchange_headers();
   prepared.path = prepared.messages.empty() ? Path::nothing : Path::messages;
   prepared.next_round = [state, done = false]() mutable {
