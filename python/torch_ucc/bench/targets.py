@@ -31,7 +31,7 @@ class Unit(Enum):
         if self is Unit.RATIO:
             return f"{value:.3g}x"
         if self is Unit.SECONDS:
-            return f"{value * 1e3:.3f} ms"
+            return f"{value * 1e6:.2f} us" if abs(value) < 1e-4 else f"{value * 1e3:.3f} ms"
         if self is Unit.NANOSECONDS:
             return f"{value * 1e9:.0f} ns"
         return f"{value:.2%}" if self is Unit.CORE else f"{value:.0%}"
