@@ -17,6 +17,7 @@ WITHOUT_TEST = {
     "progress/op": "an interface",
     "progress/pollable": "an interface",
     "ucc/context": NEEDS_PEERS,
+    "ucc/memory": "tested with ucc/collective, which has functions of UCC to ask",
     "ucc/team": NEEDS_PEERS,
     "ucx/probe": "starts UCX's transports: the Python tests compare what it says in real processes",
 }

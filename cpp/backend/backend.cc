@@ -38,12 +38,12 @@ std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context, c
   return {owner, &owner->home};
 }
 
-trace::Route route_of(Path path) {
-  switch (path) {
+trace::Route route_of(const Call& call, const Prepared& prepared) {
+  switch (prepared.path) {
     case Path::nothing:
       return trace::Route::none;
     case Path::collective:
-      return trace::Route::ucc;
+      return call.device_memory ? trace::Route::native : trace::Route::ucc;
     case Path::messages:
       return trace::Route::messages;
   }
@@ -114,6 +114,14 @@ Call UccBackend::message(const Operation& op, int peer, int tag) const {
   return call;
 }
 
+Staging UccBackend::moving(Call& call) {
+  return context_->settings().native.empty() ? Staging(call, lanes_) : Staging::of_collective(call, lanes_, context_->direct());
+}
+
+Staging UccBackend::reducing(Call& call, const Tensors& tensors, const c10d::ReduceOp& op) {
+  return context_->settings().native.empty() || !reduces_on_devices(tensors, op) ? Staging(call, lanes_) : moving(call);
+}
+
 std::shared_ptr<Op> UccBackend::make_op(const Call& call, Prepared&& prepared, trace::Recording recording) {
   const bool check = context_->settings().cross_check && !call.is_message() && size_ > 1;
   const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
@@ -161,7 +169,7 @@ trace::Recording UccBackend::begin(Call& call, const Prepared& prepared, Clock::
   event.root = static_cast<std::int32_t>(prepared.root);
   event.tag = static_cast<std::uint32_t>(call.tag);
   event.is_message = call.is_message();
-  event.route = route_of(prepared.path);
+  event.route = route_of(call, prepared);
   const std::vector<std::int64_t>& ranks = spec_.global_ranks;
   tell_profiler(call, prepared, ranks.front(), ranks.size() > 1 ? ranks[1] - ranks[0] : 1);
   counters_of(*call.op, event.route).called(event.bytes);
@@ -226,7 +234,7 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
 
 UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&& staging, milliseconds timeout, bool async_op) {
   const std::shared_ptr<Copies> copies = staging.begin(&prepared);
-  UccWork::Parts parts = parts_of(*call.op, route_of(prepared.path));
+  UccWork::Parts parts = parts_of(*call.op, route_of(call, prepared));
   const Clock::time_point now = Clock::now();
   const trace::Recording recording = begin(call, prepared, now);
   if (copies == nullptr) {
@@ -234,8 +242,8 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&&
   }
   parts.inputs = std::move(prepared.inputs);
   parts.outputs = std::move(prepared.outputs);
-  std::shared_ptr<Op> op = make_op(call, std::move(prepared), recording);
   parts.seq = call.seq;
+  std::shared_ptr<Op> op = make_op(call, std::move(prepared), recording);
   return post(std::move(op), copies, std::move(parts), deadline_of(timeout, now), async_op);
 }
 
@@ -247,7 +255,7 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
     each.push_back(&prepared);
   }
   const std::shared_ptr<Copies> copies = staging.begin(each);
-  UccWork::Parts parts = parts_of(*call.op, route_of(all.front().path));
+  UccWork::Parts parts = parts_of(*call.op, route_of(call, all.front()));
   auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
   const Clock::time_point now = Clock::now();
   for (Prepared& prepared : all) {
@@ -258,10 +266,10 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
     if (copies == nullptr) {
       begin_on_host(prepared);
     }
+    parts.seq = part.seq;
     if (std::shared_ptr<Op> op = make_op(part, std::move(prepared), recording)) {
       batch->add(std::move(op));
     }
-    parts.seq = part.seq;
   }
   return post(batch->empty() ? nullptr : std::move(batch), copies, std::move(parts), deadline_of(timeout, now), async_op);
 }
@@ -320,7 +328,7 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
 
 UccBackend::WorkPtr UccBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   Call call = this->call(operation::kBroadcast);
-  Staging staging(call, lanes_);
+  Staging staging = moving(call);
   Prepared prepared = prepare_broadcast(call, rank_ == opts.rootRank ? staging.read(tensors) : staging.written(tensors),
                                         opts.rootRank, opts.rootTensor);
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
@@ -331,7 +339,7 @@ UccBackend::WorkPtr UccBackend::allreduce(Tensors& tensors, const c10d::Allreduc
     return allreduce_sparse(tensors, opts);
   }
   Call call = this->call(operation::kAllReduce);
-  Staging staging(call, lanes_);
+  Staging staging = reducing(call, tensors, opts.reduceOp);
   Prepared prepared = prepare_allreduce(call, staging.updated(tensors), opts.reduceOp, context_->settings());
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
@@ -347,8 +355,8 @@ UccBackend::WorkPtr UccBackend::allreduce_sparse(Tensors& tensors, const c10d::A
 }
 
 UccBackend::WorkPtr UccBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  const Call call = this->call(operation::kAllReduceCoalesced);
-  Staging staging(call, lanes_);
+  Call call = this->call(operation::kAllReduceCoalesced);
+  Staging staging = reducing(call, tensors, opts.reduceOp);
   check_pairs(call, tensors.size(), tensors.size());
   std::vector<Prepared> all;
   for (const at::Tensor& tensor : staging.updated(tensors)) {
@@ -360,7 +368,7 @@ UccBackend::WorkPtr UccBackend::allreduce_coalesced(Tensors& tensors, const c10d
 
 UccBackend::WorkPtr UccBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   Call call = this->call(operation::kReduce);
-  Staging staging(call, lanes_);
+  Staging staging = reducing(call, tensors, opts.reduceOp);
   Prepared prepared = prepare_reduce(call, rank_ == opts.rootRank ? staging.updated(tensors) : staging.read(tensors),
                                      opts.reduceOp, opts.rootRank, opts.rootTensor, context_->settings());
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
@@ -368,22 +376,22 @@ UccBackend::WorkPtr UccBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
 
 UccBackend::WorkPtr UccBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   Call call = this->call(operation::kAllGather);
-  Staging staging(call, lanes_);
+  Staging staging = moving(call);
   Prepared prepared = prepare_allgather(call, staging.written(outputs), staging.read(inputs), context_->settings());
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 UccBackend::WorkPtr UccBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
   Call call = this->call(operation::kAllGatherInto);
-  Staging staging(call, lanes_);
+  Staging staging = moving(call);
   Prepared prepared = prepare_allgather_into(call, staging.written(output), staging.read(input));
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
 }
 
 // outputs[rank][i] is where the i-th input of that rank goes.
 UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  const Call call = this->call(operation::kAllGatherCoalesced);
-  Staging staging(call, lanes_);
+  Call call = this->call(operation::kAllGatherCoalesced);
+  Staging staging = moving(call);
   if (outputs.size() != static_cast<std::size_t>(size_)) {
     refuse_value(
         call, "there must be one list of outputs a rank, " + std::to_string(size_) + ", not " + std::to_string(outputs.size()));
@@ -407,8 +415,8 @@ UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensor
 
 UccBackend::WorkPtr UccBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                 const c10d::AllgatherOptions& opts) {
-  const Call call = this->call(operation::kAllGatherIntoCoalesced);
-  Staging staging(call, lanes_);
+  Call call = this->call(operation::kAllGatherIntoCoalesced);
+  Staging staging = moving(call);
   check_pairs(call, outputs.size(), inputs.size());
   std::vector<Prepared> all;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -433,7 +441,7 @@ UccBackend::WorkPtr UccBackend::scatter(Tensors& outputs, TensorLists& inputs, c
 
 UccBackend::WorkPtr UccBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) {
   Call call = this->call(operation::kReduceScatter);
-  Staging staging(call, lanes_);
+  Staging staging = reducing(call, outputs, opts.reduceOp);
   Prepared prepared =
       prepare_reduce_scatter(call, staging.written(outputs), staging.read(inputs), opts.reduceOp, context_->settings());
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
@@ -442,7 +450,7 @@ UccBackend::WorkPtr UccBackend::reduce_scatter(Tensors& outputs, TensorLists& in
 UccBackend::WorkPtr UccBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                      const c10d::ReduceScatterOptions& opts) {
   Call call = this->call(operation::kReduceScatterTensor);
-  Staging staging(call, lanes_);
+  Staging staging = reducing(call, {output}, opts.reduceOp);
   Prepared prepared =
       prepare_reduce_scatter_tensor(call, staging.written(output), staging.read(input), opts.reduceOp, context_->settings());
   return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
@@ -450,8 +458,8 @@ UccBackend::WorkPtr UccBackend::_reduce_scatter_base(at::Tensor& output, at::Ten
 
 UccBackend::WorkPtr UccBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                 const c10d::ReduceScatterOptions& opts) {
-  const Call call = this->call(operation::kReduceScatterTensorCoalesced);
-  Staging staging(call, lanes_);
+  Call call = this->call(operation::kReduceScatterTensorCoalesced);
+  Staging staging = reducing(call, outputs, opts.reduceOp);
   check_pairs(call, outputs.size(), inputs.size());
   std::vector<Prepared> all;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -478,7 +486,7 @@ UccBackend::WorkPtr UccBackend::alltoall(Tensors& outputs, Tensors& inputs, cons
 
 UccBackend::WorkPtr UccBackend::send(Tensors& tensors, int destination, int tag) {
   Call call = message(operation::kSend, destination, tag);
-  Staging staging(call, lanes_, context_->direct());
+  Staging staging = Staging::of_message(call, lanes_, context_->direct());
   Tensors& staged = staging.read(tensors);
   Prepared prepared = prepare_send(call, staged, staging.memory());
   return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
@@ -493,7 +501,7 @@ UccBackend::WorkPtr UccBackend::recvAnysource(Tensors& tensors, int tag) {
 }
 
 UccBackend::WorkPtr UccBackend::receive(Call call, Tensors& tensors) {
-  Staging staging(call, lanes_, context_->direct());
+  Staging staging = Staging::of_message(call, lanes_, context_->direct());
   Tensors& staged = staging.written(tensors);
   Prepared prepared = prepare_recv(call, staged, staging.memory());
   return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);

@@ -120,6 +120,9 @@ class UccBackend final : public c10d::Backend {
   Call call(const Operation& op) const;
   Call message(const Operation& op, int peer, int tag) const;
   WorkPtr receive(Call call, Tensors& tensors);
+  // Of what UCC moves, and of what it reduces of these.
+  Staging moving(Call& call);
+  Staging reducing(Call& call, const Tensors& tensors, const c10d::ReduceOp& op);
   // `timeout` not above 0: the group's.
   Deadline deadline_of(std::chrono::milliseconds timeout, Clock::time_point now) const;
   // Sends what was prepared, or keeps it for the end of the coalescing.

@@ -19,6 +19,7 @@
 #include "ucc/coll_args.h"
 #include "ucc/collective.h"
 #include "ucc/library.h"
+#include "ucc/memory.h"
 #include "ucx/messages.h"
 
 namespace torch_ucc {
@@ -170,6 +171,18 @@ class Notes final : public Messages {
   const std::shared_ptr<const std::string> text_;  // until the messages have left
 };
 
+// The least of what the members say, for each of them, where theirs was.
+class Vote final : public Collective {
+ public:
+  Vote(std::shared_ptr<UccTeam> team, std::shared_ptr<std::int32_t> voice)
+      : Collective(std::move(team), allreduce_in_place_args(voice.get(), 1, UCC_DT_INT32, UCC_OP_MIN, UCC_MEMORY_TYPE_HOST), {}),
+        voice_(std::move(voice)) {}
+  std::string describe() const override { return "agreeing on collectives in the memory of devices"; }
+
+ private:
+  const std::shared_ptr<std::int32_t> voice_;  // until the network is done with it
+};
+
 // All members have come to the end of their work.
 class CloseBarrier final : public Collective {
  public:
@@ -243,12 +256,13 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       peers_(exchange_records(group, settings_, scope_, bell_, worker_)),
       bells_(find_bells(peers_, rank_)),
       plan_(neighbourhoods(peers_)),
-      direct_(std::make_shared<Direct>(settings_.direct, [this](const std::string& name) { return worker_.memory_type(name); })),
+      direct_(std::make_shared<Direct>()),
       oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
       transports_(ucc_, worker_, *direct_, [this](const std::string& note) { on_note(note); }),
       engine_(transports_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_), kVerdict),
       control_scope_(std::make_shared<Scope>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);
+  find_direct_messages();
   std::vector<std::string> addresses;
   for (PeerRecord& peer : peers_) {
     addresses.push_back(std::move(peer.address));
@@ -268,14 +282,83 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
   wait_for_lines(give_up, deadline);
   oob_.set_deadline(deadline);
   oob_.set_give_up(give_up);
+  // UCC looks at the current device as it starts.
+  const std::optional<c10::Device> device = settings_.native.empty() ? std::nullopt : Direct::use_current_device();
   engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, settings_.ucc, settings_.ucx); });
   control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells), control_scope_);
   const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
   create->set_deadline(deadline);
   throw_if_error(engine_.run(create));
+  if (!settings_.native.empty()) {
+    agree_on_native_collectives(device, deadline);
+  }
 }
 
 CommContext::~CommContext() = default;
+
+void CommContext::find_direct_messages() {
+  if (settings_.direct.empty()) {
+    return;
+  }
+  MemoryTypes<ucs_memory_type_t>::Entries found;
+  for (const auto& [device, name] : settings_.direct) {
+    found[device] = {worker_.memory_type(name), "this UCX takes no memory of the type '" + name +
+                                                    "': its module for that is missing or found no device, or UCX_TLS leaves it "
+                                                    "out"};
+  }
+  direct_->messages.set(std::move(found));
+}
+
+// How the members of a group go about a collective must be the same on all of them.
+void CommContext::agree_on_native_collectives(std::optional<c10::Device> device, Deadline deadline) {
+  MemoryTypes<ucc_memory_type_t>::Entries found;
+  for (const auto& [kind, name] : settings_.native) {
+    found[kind].why_not = "torch knew of no such device when the first group was made";
+    if (device && kind == c10::DeviceTypeName(device->type(), /*lower_case=*/true)) {
+      found[kind] = native_memory(name, deadline);
+    }
+  }
+  const bool mine = std::any_of(found.begin(), found.end(), [](const auto& each) { return each.second.type.has_value(); });
+  const auto all = std::make_shared<std::int32_t>(mine);
+  const auto vote = std::make_shared<Vote>(control_team_, all);
+  vote->set_deadline(deadline);
+  throw_if_error(engine_.run(vote));
+  for (auto& [kind, entry] : found) {
+    if (entry.type && *all == 0) {
+      entry = {std::nullopt, "UCC on another rank does not compute in memory of such a device"};
+    }
+  }
+  direct_->collectives.set(std::move(found));
+  direct_->device_of_collectives = device;
+}
+
+// Both have to take it: UCC's own kernels work there, and what UCX moves it moves from there and to there.
+MemoryTypes<ucc_memory_type_t>::Entry CommContext::native_memory(const std::string& name, Deadline deadline) {
+  const std::optional<ucc_memory_type_t> type = memory_type(name);
+  if (!type) {
+    return {std::nullopt, "UCC knows no memory of the type '" + name + "'"};
+  }
+  const auto alone = std::make_shared<UccTeam>(UccTeam::kMaxId, std::vector<std::uint64_t>{static_cast<std::uint64_t>(rank_)}, 0,
+                                               Bells{}, std::make_shared<Scope>("alone"));
+  const auto create = std::make_shared<CreateTeam>(alone, ucc_, "alone");
+  create->set_deadline(deadline);
+  if (const Status created = engine_.run(create); !created.ok()) {  // the others wait for the vote
+    return {std::nullopt, "UCC has no team of this rank alone, by which to ask it: " + created.message()};
+  }
+  bool does = false;
+  engine_.with_baton(deadline, [&](LoopToken& token) {
+    does = computes_in(token, *alone, *type);
+    alone->destroy(token);
+  });
+  if (!does) {
+    return {std::nullopt,
+            "this UCC does not compute in memory of the type '" + name + "': it was built without that, or found no device"};
+  }
+  if (!worker_.memory_type(name)) {
+    return {std::nullopt, "this UCX takes no memory of the type '" + name + "'"};
+  }
+  return {type};
+}
 
 // Those of our host and pid namespace. Who has died already has no bell that could be found.
 std::vector<PeerWatch::Process> CommContext::processes() const {

@@ -105,6 +105,11 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
     std::vector<std::uint64_t> positions;
   };
 
+  void find_direct_messages();
+  // `device`: the current one, of which UCC was told as it started.
+  void agree_on_native_collectives(std::optional<c10::Device> device, Deadline deadline);
+  // `name`: UCX's and UCC's. Whether they work there, of this rank alone.
+  MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, Deadline deadline);
   std::vector<PeerWatch::Process> processes() const;
   std::unique_ptr<LifeLines> open_lines(const GiveUp& give_up, Deadline deadline);
   void wait_for_lines(const GiveUp& give_up, Deadline deadline);
@@ -146,7 +151,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Engine engine_;  // after those, which it drives
   Delivery delivery_;
   const std::shared_ptr<Scope> control_scope_;
-  std::shared_ptr<UccTeam> control_team_;  // all members; only for agreeing to close
+  std::shared_ptr<UccTeam> control_team_;  // all members; for what they have to agree on
 
   std::atomic<bool> founder_open_{false};  // the group that made the context
 

@@ -21,12 +21,12 @@ class Transports final : public Pollable {
   Status progress(LoopToken& token) override {
     // Over TCP each of them asks the kernel. With nothing of ours under way there may still be a peer that wants to connect.
     const bool look = ++turns_ % kTurnsPerLook == 0;
+    const Direct::OnDevice current(token, direct_);
     Status status;
     if (look || collectives_.outstanding(token) != 0) {
       status = collectives_.progress(token);
     }
     if (look || messages_.outstanding(token) != 0) {
-      const Direct::OnDevice current(token, direct_);
       Status messages = messages_.progress(token);
       status = status.ok() ? messages : status;
     }

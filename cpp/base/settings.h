@@ -40,6 +40,9 @@ struct Settings {
   // Of all others they go by way of the host. See device/direct.h.
   NamedValues direct;
 
+  // Devices of which collectives work in their own memory: torch's name of the type, and UCC's of its memory. Likewise.
+  NamedValues native;
+
   // Keep TCP connections between hosts over which the end of a rank is told: see liveness/.
   bool life_lines = true;
 

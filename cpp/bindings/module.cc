@@ -88,6 +88,7 @@ void bind_settings(py::module_& module) {
       .def_readwrite("nan_check", &Settings::nan_check)
       .def_readwrite("blocking_wait", &Settings::blocking_wait)
       .def_readwrite("direct", &Settings::direct)
+      .def_readwrite("native", &Settings::native)
       .def_readwrite("life_lines", &Settings::life_lines)
       .def_readwrite("close_timeout", &Settings::close_timeout)
       .def_readwrite("agreed", &Settings::agreed)

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "device/out_of_sight.h"
 #include "ops/tensor_span.h"
 
 namespace torch_ucc {
@@ -22,14 +23,6 @@ void keep_for(const c10::Stream& stream, const at::Tensor& tensor) {
 at::Tensor bytes_in(const at::Tensor& tensor, std::size_t first, std::size_t count) {
   return tensor.view({-1}).view(at::kByte).narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(count));
 }
-
-// Copies are no business of whoever records or replaces the calls of torch in the thread that makes them, which may be another's
-// and hold the baton.
-class OutOfSight {
-  const c10::InferenceMode below_autograd_{true};
-  const c10::impl::ExcludeDispatchKeyGuard below_python_{
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
-};
 
 Status failure_of_device(const std::exception& error) {
   return Status(StatusCode::transport, std::string("its device failed: ") + error.what());
@@ -62,6 +55,12 @@ at::Tensor Copies::add(const at::Tensor& tensor, Use use) {
   by_host_.emplace(twin.host.unsafeGetTensorImpl(), twins_.size());
   twins_.push_back(std::move(twin));
   return twins_.back().host;
+}
+
+void Copies::keep_for_the_way_back(const at::Tensor& tensor) const {
+  if (tensor.numel() != 0) {
+    keep_for(done_->stream(), tensor);
+  }
 }
 
 // The stand-ins are what the network works on if nothing is loaded from them or stored to them; none is empty if there are

@@ -43,11 +43,13 @@ class Copies final : public PieceFlow {
     return it == by_host_.end() ? host : twins_[it->second].tensor;
   }
 
-  // The network works on a tensor of the device itself, which has no stand-in. The order of the streams is the same: begin(),
-  // arrived() and end() then have nothing to copy. Nothing of the device but UCX uses that tensor, and the operation keeps it.
+  // The network works on tensors of the device itself, which have no stand-in. The order of the streams is the same: begin(),
+  // arrived() and end() then have nothing to copy. The operation keeps them.
   void leave_to(std::shared_ptr<Direct> direct) { direct_ = std::move(direct); }
   // By whom the network is driven then; null if there are only stand-ins.
   Direct* direct() const { return direct_.get(); }
+  // The memory of a tensor is used on the stream of the copies back, too, by others than those.
+  void keep_for_the_way_back(const at::Tensor& tensor) const;
   // One of its streams.
   const c10::Stream& stream() const { return arrived_.front()->stream(); }
 

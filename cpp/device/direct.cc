@@ -6,29 +6,25 @@
 
 namespace torch_ucc {
 
-Direct::Direct(const NamedValues& wanted, const Ask& ask) {
-  for (const auto& [device, name] : wanted) {
-    wanted_.emplace(device, Wanted{name, ask(name)});
-  }
-}
-
-std::optional<ucs_memory_type_t> Direct::type_of(c10::Device device) {
-  if (wanted_.empty()) {
+template <typename Type>
+std::optional<Type> MemoryTypes<Type>::of(c10::Device device) {
+  if (!wanted_) {
     return std::nullopt;
   }
-  const auto it = wanted_.find(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-  if (it != wanted_.end() && it->second.type) {
+  const auto it = entries_.find(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+  if (it != entries_.end() && it->second.type) {
     return it->second.type;
   }
   if (!warned_.exchange(true, std::memory_order_relaxed)) {
-    TORCH_WARN("ucc: messages of tensors on ", device.str(),
-               " go by way of the host in spite of TORCH_UCC_DEVICE_P2P=direct, since ",
-               it == wanted_.end() ? "torch_ucc does not know what UCX calls memory of such a device"
-                                   : "this UCX takes no memory of the type '" + it->second.name +
-                                         "': its module for that is missing or found no device, or UCX_TLS leaves it out");
+    TORCH_WARN("ucc: ", operations_, " of tensors on ", device.str(), " go by way of the host in spite of ", setting_, ", since ",
+               it == entries_.end() ? std::string("torch_ucc does not know what ") + library_ + " calls memory of such a device"
+                                    : it->second.why_not);
   }
   return std::nullopt;
 }
+
+template class MemoryTypes<ucs_memory_type_t>;
+template class MemoryTypes<ucc_memory_type_t>;
 
 void Direct::begin(LoopToken& token, const c10::Stream& stream) {
   token.check();
@@ -57,6 +53,20 @@ Direct::OnDevice::OnDevice(LoopToken& token, const Direct& direct) noexcept {
       used = direct.latest_->device();
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): see above
+  }
+}
+
+std::optional<c10::Device> Direct::use_current_device() {
+  const std::optional<c10::DeviceType> type = at::getAccelerator();
+  if (!type) {
+    return std::nullopt;
+  }
+  try {
+    const c10::Device device = c10::impl::VirtualGuardImpl(*type).getDevice();
+    Fence(Fence::current_stream(device)).raise();
+    return device;
+  } catch (const std::exception&) {  // a torch that is built for a device of which there is none
+    return std::nullopt;
   }
 }
 

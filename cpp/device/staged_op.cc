@@ -23,14 +23,22 @@ Op::State StagedOp::poll(LoopToken& token) {
     }
     return status_.ok() ? State::advanced : State::ended;
   }
-  const State state = op_->poll(token);
+  const State state = poll_begun(token);
   if (state == State::ended) {
     status_ = op_->transport_status();
     if (direct() != nullptr && status_.code() != StatusCode::transport) {
-      direct()->end(token);  // else UCX may be at work still
+      direct()->end(token);  // else the libraries may be at work still
     }
   }
   return state;
+}
+
+Op::State StagedOp::poll_begun(LoopToken& token) {
+  if (direct() == nullptr) {
+    return op_->poll(token);
+  }
+  const Direct::OnDevice current(token, *direct());
+  return op_->poll(token);
 }
 
 bool StagedOp::has_arrived() {

@@ -1,6 +1,6 @@
 // An operation on stand-ins: begins once they hold what the device had, or the first slice of it, and brings back what they hold
-// at its end that its pieces have not brought back before. One on a tensor of the device itself begins at the same place of its
-// stream; all its messages are posted when it begins.
+// at its end that its pieces have not brought back before. One on tensors of the device itself begins at the same place of its
+// stream, and posts everything when it begins.
 #pragma once
 
 #include <atomic>
@@ -44,6 +44,7 @@ class StagedOp final : public Op {
   Direct* direct() const { return copies_ == nullptr ? nullptr : copies_->direct(); }
   bool has_arrived();
   Status begin(LoopToken& token);
+  State poll_begun(LoopToken& token);
 
   const std::shared_ptr<Op> op_;
   const std::shared_ptr<Copies> copies_;

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "device/out_of_sight.h"
 #include "ops/tensor_span.h"
 
 namespace torch_ucc {
@@ -19,6 +20,9 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
       }
     }
     needed = needed || prepared->path != Path::nothing || prepared->store;
+    if (is_native()) {
+      queue_on_device(*prepared);
+    }
   }
   if (needed) {
     if (all.size() == 1) {  // of several nothing says which stand-in is whose
@@ -27,6 +31,24 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
     copies_->begin();
   }
   return needed ? copies_ : nullptr;
+}
+
+// What brings data to the buffers goes behind the work that made it, what brings the result from there behind the network.
+// Buffers are the current stream's, and the operation keeps them until what uses them on the other is queued.
+void Staging::queue_on_device(Prepared& prepared) {
+  {
+    const OutOfSight out_of_sight;
+    prepared.fill();
+  }
+  if (prepared.store) {
+    prepared.store = on_the_way_back([store = std::move(prepared.store)] {
+      const OutOfSight out_of_sight;
+      store();
+    });
+    for (const at::Tensor& buffer : prepared.buffers) {
+      copies_->keep_for_the_way_back(buffer);
+    }
+  }
 }
 
 std::function<void()> Staging::on_the_way_back(std::function<void()> store) const {
@@ -51,10 +73,13 @@ at::Tensor& Staging::on_host(at::Tensor& tensor, Copies::Use use) {
   if (use.written) {
     check_writable(call_, tensor, "a tensor");
   }
-  if (direct_ != nullptr && tensor.numel() != 0 && is_plain(tensor)) {
-    memory_ = direct_->type_of(tensor.device());
+  if (is_native()) {
+    return tensor;
+  }
+  if (direct_ != nullptr && collective_ == nullptr && tensor.numel() != 0 && is_plain(tensor)) {
+    memory_ = (*direct_)->messages.of(tensor.device());
     if (memory_) {
-      copies_->leave_to(direct_);
+      copies_->leave_to(*direct_);
       return tensor;
     }
   }
@@ -112,6 +137,18 @@ void Staging::belongs_to(c10::Device device) {
   }
   copies_ = std::make_shared<Copies>(device, lanes_.of(device));
   handed_out_ = std::make_unique<HandedOut>();
+  if (collective_ != nullptr) {
+    collective_->device_memory = (*direct_)->collectives.of(device);
+    if (collective_->device_memory) {
+      if (device != (*direct_)->device_of_collectives) {
+        refuse_value(call_, "with TORCH_UCC_DEVICE_COLLECTIVES=native its tensors must be on " +
+                                (*direct_)->device_of_collectives->str() +
+                                ", which was the current device when UCC started, and are on " + device.str() +
+                                ": call torch.accelerator.set_device_index() before init_process_group()");
+      }
+      copies_->leave_to(*direct_);
+    }
+  }
 }
 
 }  // namespace torch_ucc

@@ -17,14 +17,20 @@
 namespace torch_ucc {
 
 // The arguments of a call on their way to the functions of ops/prepared.h: those on the host go through as they are, those on a
-// device are replaced by stand-ins, unless UCX may have them as they are. Refuses what no stand-in can be made for. For the scope
-// of the call.
+// device are replaced by stand-ins, unless UCX or UCC may have them as they are. Refuses what no stand-in can be made for. For
+// the scope of the call.
 class Staging {
  public:
-  Staging(const Call& call, Lanes& lanes) : call_(call), lanes_(lanes) {}
-  // Of a call with one tensor, which goes through as it is where it is plain, not empty and of a device that is `direct`.
-  Staging(const Call& call, Lanes& lanes, std::shared_ptr<Direct> direct)
-      : call_(call), lanes_(lanes), direct_(std::move(direct)) {}
+  Staging(const Call& call, Lanes& lanes) : Staging(call, lanes, nullptr, nullptr) {}
+  // Of a call with one tensor, which goes through as it is where it is plain, not empty and of a device whose memory UCX takes.
+  static Staging of_message(const Call& call, Lanes& lanes, const std::shared_ptr<Direct>& direct) {
+    return {call, lanes, &direct, nullptr};
+  }
+  // Its tensors go through as they are where UCC takes the memory of their device, and the call then says so: that is the same on
+  // all ranks.
+  static Staging of_collective(Call& call, Lanes& lanes, const std::shared_ptr<Direct>& direct) {
+    return {call, lanes, &direct, &call};
+  }
 
   // What the call reads, writes without looking at it, or both. A tensor, a list of them or a list of lists.
   template <typename Argument>
@@ -53,16 +59,23 @@ class Staging {
   std::shared_ptr<Copies> begin(c10::ArrayRef<Prepared*> prepared);
 
  private:
+  Staging(const Call& call, Lanes& lanes, const std::shared_ptr<Direct>* direct, Call* collective)
+      : call_(call), lanes_(lanes), direct_(direct), collective_(collective) {}
+
   at::Tensor& on_host(at::Tensor& tensor, Copies::Use use);
   Tensors& on_host(Tensors& tensors, Copies::Use use);
   TensorLists& on_host(TensorLists& lists, Copies::Use use);
   void look_at(const Tensors& tensors);
+  // Whether UCC works on the tensors themselves.
+  bool is_native() const { return collective_ != nullptr && copies_ != nullptr && copies_->direct() != nullptr; }
+  void queue_on_device(Prepared& prepared);
   // Refuses a second device, the host included.
   void belongs_to(c10::Device device);
 
   const Call& call_;
   Lanes& lanes_;
-  const std::shared_ptr<Direct> direct_;  // null: of no device
+  const std::shared_ptr<Direct>* const direct_;  // null: staged in any case
+  Call* const collective_;                       // null: not one that may be native
   std::optional<ucs_memory_type_t> memory_;
   std::optional<c10::Device> device_;  // of all tensors so far
   std::shared_ptr<Copies> copies_;     // null while that is the host

@@ -1,8 +1,11 @@
 // Who calls what: the part of every error message that does not depend on what went wrong.
 #pragma once
 
+#include <ucc/api/ucc.h>
+
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "compat/torch_compat.h"
@@ -24,7 +27,10 @@ struct Call {
   std::shared_ptr<const GroupInfo> group;
   int peer = kNoPeer;  // of send and recv, with its tag
   int tag = 0;
+  // What UCC is told of the memory of the device that the tensors are on; without it they are on the host.
+  std::optional<ucc_memory_type_t> device_memory{};
 
+  ucc_memory_type_t memory() const { return device_memory.value_or(UCC_MEMORY_TYPE_HOST); }
   bool is_message() const {
     return op->type == c10d::OpType::SEND || op->type == c10d::OpType::RECV || op->type == c10d::OpType::RECVANYSOURCE;
   }

@@ -34,6 +34,7 @@ Fingerprint Fingerprint::of(const Call& call, const Prepared& prepared) {
       print.elements = prepared.payload.elements;
     }
   }
+  put(print.memory, call.device_memory ? "device" : "");
   print.root = prepared.root;
   print.seq = call.seq;
   return print;
@@ -46,6 +47,9 @@ std::string Fingerprint::describe() const {
   }
   if (reduce_op.front() != '\0') {
     text += std::string(" ") + reduce_op.data();
+  }
+  if (memory.front() != '\0') {
+    text += std::string(" in memory of a ") + memory.data();
   }
   return text + (root == kAny ? "" : " root " + std::to_string(root));
 }

@@ -23,6 +23,7 @@ struct Fingerprint {
   std::array<char, 48> op{};
   std::array<char, 16> reduce_op{};
   std::array<char, 24> dtype{};
+  std::array<char, 8> memory{};  // "device" where UCC works in that of one
   std::int64_t elements = kAny;
   std::int64_t root = kAny;
   std::uint64_t seq = 0;

@@ -26,7 +26,7 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
   const at::Tensor buffer = is_root ? plain(tensor) : landing_for(tensor);
   prepared.path = Path::collective;
   prepared.args = broadcast_args(is_root ? const_cast<void*>(source_of(buffer)) : data_of(buffer), bytes_of(buffer),
-                                 static_cast<int>(root), memory_of(buffer));
+                                 static_cast<int>(root), call.memory());
   prepared.pieces.total = bytes_of(buffer);
   prepared.keep(buffer, tensor);
   if (!is_root && !buffer.is_same(tensor)) {
@@ -49,13 +49,14 @@ void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, co
     source = source.clone();  // part of the output, at another rank's place
   }
   prepared.path = Path::collective;
-  prepared.args = allgather_args(in_place ? nullptr : source_of(source), begin, bytes, call.group->size, memory_of(all));
+  prepared.args = allgather_args(in_place ? nullptr : source_of(source), begin, bytes, call.group->size, call.memory());
   prepared.pieces.total = bytes_of(all);
   prepared.keep(all, source);
 }
 
 // The same where the parts differ in size.
-void gather_uneven_into(Prepared& prepared, const at::Tensor& all, const at::Tensor& mine, const Tensors& parts) {
+void gather_uneven_into(Prepared& prepared, const Call& call, const at::Tensor& all, const at::Tensor& mine,
+                        const Tensors& parts) {
   std::uint64_t at = 0;
   for (const at::Tensor& part : parts) {
     prepared.counts.push_back(bytes_of(part));
@@ -65,7 +66,7 @@ void gather_uneven_into(Prepared& prepared, const at::Tensor& all, const at::Ten
   const at::Tensor source = plain(mine);
   prepared.path = Path::collective;
   prepared.args = allgatherv_args(source_of(source), bytes_of(source), data_of(all), prepared.counts.data(),
-                                  prepared.displacements.data(), memory_of(all));
+                                  prepared.displacements.data(), call.memory());
   prepared.pieces.total = at;
   prepared.keep(all, source);
 }
@@ -86,8 +87,7 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
     prepared.pieces.destinations.push_back(data_of(landings[rank]));
   }
   prepared.path = Path::collective;
-  prepared.args =
-      allgather_args(source_of(source), data_of(landings.front()), bytes_of(source), call.group->size, memory_of(source));
+  prepared.args = allgather_args(source_of(source), data_of(landings.front()), bytes_of(source), call.group->size, call.memory());
   prepared.pieces.total = bytes_of(source);
   prepared.pieces.count = share;
   prepared.buffers.append(parts.begin(), parts.end());
@@ -160,8 +160,7 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   }
   const c10::InferenceMode below_autograd(true);
   const auto bytes = static_cast<std::size_t>(total) * static_cast<std::size_t>(input.element_size());
-  const bool on_host = memory_of(input) == UCC_MEMORY_TYPE_HOST;
-  if (const std::size_t share = even && on_host ? share_of(bytes_of(own), call.group->size, bytes, settings) : 0) {
+  if (const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, bytes, settings) : 0) {
     gather_in_pieces(prepared, call, parts, input, share);
     return prepared;
   }
@@ -169,7 +168,7 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   if (even) {
     gather_into(prepared, call, all, input);
   } else {
-    gather_uneven_into(prepared, all, input, parts);
+    gather_uneven_into(prepared, call, all, input, parts);
   }
   prepared.buffers.append(parts.begin(), parts.end());
   prepared.store = [all, parts] {

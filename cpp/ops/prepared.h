@@ -77,7 +77,12 @@ struct Prepared : Held {
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
+// All but messages: where `call` says of which memory of a device the tensors are, everything is queued on the calling thread's
+// current stream, and `load` and `store` on that of theirs; else they are on the host.
+
 // Reductions.
+// Whether these can be reduced in the memory of a device. The same on all ranks.
+bool reduces_on_devices(const Tensors& tensors, const c10d::ReduceOp& op);
 Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, const Settings& settings);
 // The tensor may be on a device: then `store` queues the copies of its result on the current stream, and waits for them.
 Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c10d::ReduceOp& op);

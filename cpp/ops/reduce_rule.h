@@ -20,6 +20,9 @@ struct ReduceRule {
   bool divide = false;  // AVG: summed, then divided by the size of the group
   bool order = false;   // MIN and MAX of floats: compared as ordered integer keys, see ordered_keys.h
   bool scale = false;   // PREMUL_SUM: multiplied by the caller's factor, then summed
+
+  // Whether it can be computed in the memory of a device, too, by UCC and torch's own kernels there. The same on all ranks.
+  bool works_on_devices() const { return !order && !(divide && datatype == UCC_DT_UINT64); }
 };
 
 // The rule, or nothing when the pair means nothing or is not supported.

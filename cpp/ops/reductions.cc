@@ -22,6 +22,16 @@ void divide_by(const at::Tensor& sum, int size) {
 }
 
 void divide(const at::Tensor& sum, int size) {
+  if (!sum.is_cpu()) {
+    const c10::InferenceMode below_autograd(true);
+    const at::Tensor divisor = at::full({}, size, sum.options());  // by one of the host torch would multiply by its inverse
+    if (c10::isIntegralType(sum.scalar_type(), /*includeBool=*/false)) {
+      sum.div_(divisor, "trunc");
+    } else {
+      sum.div_(divisor);
+    }
+    return;
+  }
   switch (sum.scalar_type()) {
     case at::kLong:
       return divide_by<std::int64_t>(sum, size);
@@ -65,6 +75,17 @@ at::Scalar factor_of(const Call& call, const c10d::ReduceOp& op) {
   }
   return factor->tensor_factor.defined() ? factor->tensor_factor.item() : at::Scalar(factor->double_factor);
 }
+
+}  // namespace
+
+bool reduces_on_devices(const Tensors& tensors, const c10d::ReduceOp& op) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    const auto rule = tensor.defined() ? reduce_rule(tensor.scalar_type(), op) : std::nullopt;
+    return !rule || rule->works_on_devices();  // without a rule the call is refused
+  });
+}
+
+namespace {
 
 ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const auto rule = reduce_rule(tensor.scalar_type(), op);
@@ -154,11 +175,12 @@ at::Tensor staged_together(Prepared& prepared, const Call& call, const Tensors& 
   return values;
 }
 
-Pieces pieces_of(const at::Tensor& buffer, const Settings& settings) {
+// In the memory of a device it goes whole: each piece would cost it several launches of kernels.
+Pieces pieces_of(const at::Tensor& buffer, const Call& call, const Settings& settings) {
   Pieces pieces;
   pieces.total = static_cast<std::size_t>(buffer.numel());
   pieces.element_size = static_cast<std::size_t>(buffer.element_size());
-  if (bytes_of(buffer) > settings.segment_bytes) {
+  if (!call.device_memory && bytes_of(buffer) > settings.segment_bytes) {
     pieces.count = std::max<std::size_t>(1, settings.segment_bytes / pieces.element_size);
     pieces.window = settings.segment_window;
   }
@@ -201,9 +223,9 @@ void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& out
   prepared.path = Path::collective;
   prepared.counts = std::move(counts);
   prepared.args = even ? reduce_scatter_args(source_of(all), data_of(mine), prepared.counts.front(), call.group->size,
-                                             rule.datatype, rule.op, memory_of(all))
+                                             rule.datatype, rule.op, call.memory())
                        : reduce_scatterv_args(source_of(all), total, data_of(mine), prepared.counts.data(), rule.datatype,
-                                              rule.op, memory_of(all));
+                                              rule.op, call.memory());
   prepared.pieces.total = total;
   prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
   prepared.keep(all, mine, output);
@@ -217,7 +239,7 @@ void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::T
   const auto count = static_cast<std::size_t>(mine.numel());
   prepared.path = Path::collective;
   prepared.args = reduce_scatter_args(source_of(parts.front()), data_of(mine), count, call.group->size, rule.datatype, rule.op,
-                                      memory_of(mine));
+                                      call.memory());
   prepared.pieces.total = count;
   prepared.pieces.element_size = static_cast<std::size_t>(mine.element_size());
   prepared.pieces.count = share / prepared.pieces.element_size;
@@ -231,7 +253,7 @@ void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::T
 
 // UCC's ring takes three times a part as scratch memory.
 std::size_t share_to_scatter(const at::Tensor& output, const Call& call, const ReduceRule& rule, const Settings& settings) {
-  if (memory_of(output) != UCC_MEMORY_TYPE_HOST) {
+  if (call.device_memory) {
     return 0;
   }
   const std::size_t part = static_cast<std::size_t>(output.numel()) * c10::elementSize(rule.compute);
@@ -253,8 +275,8 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   }
   const at::Tensor buffer = staged(prepared, call, tensor, op, rule);
   prepared.path = Path::collective;
-  prepared.pieces = pieces_of(buffer, settings);
-  prepared.args = allreduce_in_place_args(data_of(buffer), prepared.pieces.total, rule.datatype, rule.op, memory_of(buffer));
+  prepared.pieces = pieces_of(buffer, call, settings);
+  prepared.args = allreduce_in_place_args(data_of(buffer), prepared.pieces.total, rule.datatype, rule.op, call.memory());
   prepared.keep(buffer, tensor);
   prepared.store = stored(tensor, buffer, rule, call.group->size);
   return prepared;
@@ -279,9 +301,9 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   }
   const at::Tensor buffer = staged(prepared, call, tensor, op, rule);
   prepared.path = Path::collective;
-  prepared.pieces = pieces_of(buffer, settings);
+  prepared.pieces = pieces_of(buffer, call, settings);
   prepared.args = reduce_args(is_root ? data_of(buffer) : const_cast<void*>(source_of(buffer)), prepared.pieces.total,
-                              rule.datatype, rule.op, static_cast<int>(root), is_root, memory_of(buffer));
+                              rule.datatype, rule.op, static_cast<int>(root), is_root, call.memory());
   prepared.keep(buffer, tensor);
   if (is_root) {
     prepared.store = stored(tensor, buffer, rule, call.group->size);

@@ -54,7 +54,7 @@ void check_dense(const Call& call, const at::Tensor& tensor, const char* what) {
 
 void check_sendable(const Call& call, const at::Tensor& tensor, const char* what) {
   check_dense(call, tensor, what);
-  if (!tensor.device().is_cpu()) {
+  if (!tensor.device().is_cpu() && !call.device_memory) {
     refuse_unsupported(call, std::string(what) + " is on " + tensor.device().str() +
                                  ", which is neither the CPU nor an accelerator of this torch");
   }
@@ -66,8 +66,6 @@ void check_writable(const Call& call, const at::Tensor& tensor, const char* what
         call, std::string(what) + " is expanded: several of its elements share memory, so it cannot hold a result; clone() it");
   }
 }
-
-ucc_memory_type_t memory_of(const at::Tensor& /*tensor*/) { return UCC_MEMORY_TYPE_HOST; }
 
 at::Tensor plain(const at::Tensor& tensor) {
   if (is_plain(tensor)) {

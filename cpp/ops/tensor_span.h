@@ -1,8 +1,6 @@
 // From a tensor to the bytes that UCC sees.
 #pragma once
 
-#include <ucc/api/ucc.h>
-
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -24,7 +22,7 @@ at::Tensor& only_tensor(const Call& call, std::vector<at::Tensor>& tensors, cons
 
 // Refuses a tensor whose elements do not lie in memory as they are: undefined, sparse or quantized.
 void check_dense(const Call& call, const at::Tensor& tensor, const char* what);
-// The same, and one that is not on the host.
+// The same, and one whose memory UCC and UCX must not see.
 void check_sendable(const Call& call, const at::Tensor& tensor, const char* what);
 
 // Refuses a tensor that cannot be written: one that was expanded, whose elements share memory.
@@ -34,7 +32,6 @@ void check_writable(const Call& call, const at::Tensor& tensor, const char* what
 inline void* data_of(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
 inline const void* source_of(const at::Tensor& tensor) { return tensor.const_data_ptr(); }
 inline std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }
-ucc_memory_type_t memory_of(const at::Tensor& tensor);
 
 // Whether the bytes of the tensor, one after the other, are its elements: contiguous, with no conjugation or negation pending.
 inline bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }

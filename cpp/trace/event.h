@@ -16,8 +16,9 @@ enum class State : std::uint8_t {
   failed,     // ended with `result`, or was given up
 };
 
-enum class Route : std::uint8_t { none, ucc, messages, store };
-inline constexpr std::array kRoutes{Route::none, Route::ucc, Route::messages, Route::store};
+// `native`: UCC, in the memory of a device.
+enum class Route : std::uint8_t { none, ucc, native, messages, store };
+inline constexpr std::array kRoutes{Route::none, Route::ucc, Route::native, Route::messages, Route::store};
 
 inline const char* name(State state) {
   switch (state) {
@@ -39,6 +40,8 @@ inline const char* name(Route route) {
       return "none";
     case Route::ucc:
       return "ucc";
+    case Route::native:
+      return "native";
     case Route::messages:
       return "messages";
     case Route::store:

@@ -17,6 +17,7 @@ class Settings(metaclass=_Pybind11Type):
     nan_check: bool
     blocking_wait: bool
     direct: list[tuple[str, str]]
+    native: list[tuple[str, str]]
     life_lines: bool
     close_timeout: timedelta
     agreed: list[tuple[str, str]]

@@ -1,8 +1,8 @@
-"""What UCX calls the memory of torch's devices."""
+"""What UCX and UCC call the memory of torch's devices."""
 
 from __future__ import annotations
 
 import torch
 
 OF_DEVICES = {"cuda": "rocm" if torch.version.hip else "cuda"}
-"""By type of device: those from and to whose memory UCX may send."""
+"""By type of device: those in whose memory they may work."""

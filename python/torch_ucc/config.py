@@ -71,10 +71,13 @@ def _switch(text: str) -> bool:
     return text.strip() == "1"
 
 
-def _way(text: str) -> str:
-    if text.strip() not in ("staged", "direct"):
-        raise ValueError("staged or direct")
-    return text.strip()
+def _staged_or(other: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip() not in ("staged", other):
+            raise ValueError(f"staged or {other}")
+        return text.strip()
+
+    return parse
 
 
 def _setting(
@@ -122,8 +125,15 @@ class Config:
     )
     device_p2p: str = _setting(
         "staged",
-        _way,
+        _staged_or("direct"),
         "How point-to-point messages of tensors on accelerators go: by way of the host, or `direct`.",
+        native=False,
+    )
+    device_collectives: str = _setting(
+        "staged",
+        _staged_or("native"),
+        "How what UCC does for tensors on accelerators goes: by way of the host, or `native`.",
+        agreed=True,
         native=False,
     )
     life_lines: bool = _setting(
@@ -363,9 +373,11 @@ def native(config: Config, settings: Any, environment: Mapping[str, str] = os.en
     """Fills `settings`, a torch_ucc._core.Settings, and returns it."""
     for field in (field for field in _fields() if field.metadata["native"]):
         setattr(settings, field.name, getattr(config, field.name))
-    if config.device_p2p == "direct":
+    if config.device_p2p == "direct" or config.device_collectives == "native":
         from torch_ucc import _device_memory
 
-        settings.direct = list(_device_memory.OF_DEVICES.items())
+        known = list(_device_memory.OF_DEVICES.items())
+        settings.direct = known if config.device_p2p == "direct" else []
+        settings.native = known if config.device_collectives == "native" else []
     settings.agreed = config.agreed({**environment, **config.libraries})
     return settings

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "device.h"
@@ -125,6 +126,17 @@ at::Tensor& mul_(at::Tensor& self, const at::Tensor& other) {
   return self;
 }
 
+at::Tensor& div_(at::Tensor& self, const at::Tensor& other) {
+  launch(self.device(), [self = Operand(self), other = operand(other)] { self.tensor().div_(other()); });
+  return self;
+}
+
+at::Tensor& div_by_mode(at::Tensor& self, const at::Tensor& other, std::optional<c10::string_view> mode) {
+  launch(self.device(), [self = Operand(self), other = operand(other),
+                         mode = mode ? std::optional(std::string(*mode)) : std::nullopt] { self.tensor().div_(other(), mode); });
+  return self;
+}
+
 // What was in it is lost, if it grows.
 const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::optional<at::MemoryFormat> /*format*/) {
   self.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
@@ -159,6 +171,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("zero_", &zero_);
   m.impl("add_.Tensor", &add_);
   m.impl("mul_.Tensor", &mul_);
+  m.impl("div_.Tensor", &div_);
+  m.impl("div_.Tensor_mode", &div_by_mode);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &item);
   m.impl("resize_", &resize_);

@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("--assert", action="store_true", dest="asserts")
     options = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # torch 2.11 has no other names
-    if os.environ.get("TORCH_UCC_DEVICE_P2P") == "direct":
+    if {"TORCH_UCC_DEVICE_P2P", "TORCH_UCC_DEVICE_COLLECTIVES"} & set(os.environ):
         accelerators.show_to_ucx()
     dist.init_process_group("ucc")
     accelerators.load()

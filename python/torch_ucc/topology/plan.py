@@ -19,6 +19,7 @@ from torch_ucc.topology.transports import (
 )
 from torch_ucc.topology.user import (
     CLS,
+    DEVICE_COLLECTIVES,
     DEVICE_P2P,
     LOOPBACK,
     NET_DEVICES,
@@ -264,14 +265,18 @@ def _crowded(job: Job) -> str:
 
 def _accelerators(job: Job) -> Choice:
     direct = any(setting.endswith("=direct") for setting in _each(job, DEVICE_P2P))
-    seen = "of a device, but for send and recv where UCX takes its memory" if direct else "of a device"
+    native = any(setting.endswith("=native") for setting in _each(job, DEVICE_COLLECTIVES))
+    ways = ["staged"] + ["messages direct"] * direct + ["collectives native"] * native
+    but = ["for send and recv where UCX takes its memory"] * direct
+    but += ["for collectives where UCC computes in its memory"] * native
+    seen = ", but ".join(["of a device", *but])
     return Choice(
         "accelerator tensors",
-        "staged, and messages direct" if direct else "staged",
+        ", and ".join(ways),
         f"UCC and UCX are shown no address {seen}: tensors are copied to pinned memory of the host and "
         "back, large ones slice by slice, in the order of the streams. Where NCCL serves the GPUs it is "
         'faster, by the backend "cpu:ucc,cuda:nccl"',
-        DEVICE_P2P[0],
+        (DEVICE_COLLECTIVES if native and not direct else DEVICE_P2P)[0],
         US,
     )
 

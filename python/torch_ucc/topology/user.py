@@ -17,6 +17,7 @@ CLS = ("UCC_CLS", f"{PROFILE}UCC_CLS")
 """Variables for one thing: of those that are set, the first decides."""
 
 DEVICE_P2P = ("TORCH_UCC_DEVICE_P2P",)
+DEVICE_COLLECTIVES = ("TORCH_UCC_DEVICE_COLLECTIVES",)
 
 LOOPBACK = "lo"
 """The network device of ranks that are all on one host."""
@@ -29,7 +30,7 @@ def tls(*, cma: bool, tcp: bool, sysv: bool | None = None) -> tuple[str, str]:
     return "TLS", "^" + ",".join(left_out) if left_out else "all"
 
 
-_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *DEVICE_P2P)
+_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *DEVICE_P2P, *DEVICE_COLLECTIVES)
 SETTINGS = tuple(name for name in _ALL if not name.startswith(PROFILE))
 
 

@@ -18,11 +18,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4"
 def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """What this rank did in a group so far: calls, bytes, errors and seconds waited.
 
-    In sum, by operation under `operations`, and without errors by the way they went, `ucc`, `messages`,
-    `store` or `none`, under `paths`. `waited_s` is the time that threads spent in wait(), or in calls that
-    are not asynchronous, before the operation was over. `in_flight`, operations that are not over, and
-    `sleeps`, how often a thread slept while there were some, are those of all groups that share connections
-    with this one. Raises ValueError if the group has no ucc backend.
+    In sum, by operation under `operations`, and without errors by the way they went, `ucc`, `native` (by UCC
+    in the memory of a device), `messages`, `store` or `none`, under `paths`. `waited_s` is the time that
+    threads spent in wait(), or in calls that are not asynchronous, before the operation was over.
+    `in_flight`, operations that are not over, and `sleeps`, how often a thread slept while there were some,
+    are those of all groups that share connections with this one. Raises ValueError if the group has no ucc
+    backend.
     """
     group = group or dist.distributed_c10d._get_default_group()
     backend = _extension.backend_of(group)

@@ -17,8 +17,9 @@ TEST(Event, NamesOfItsKindsAreKnownAndDiffer) {
   EXPECT_EQ(codes.count("unknown"), 0U);
   EXPECT_EQ((std::set<std::string>{name(State::issued), name(State::posted), name(State::completed), name(State::failed)}),
             (std::set<std::string>{"issued", "posted", "completed", "failed"}));
-  EXPECT_EQ((std::set<std::string>{name(Route::none), name(Route::ucc), name(Route::messages), name(Route::store)}),
-            (std::set<std::string>{"none", "ucc", "messages", "store"}));
+  EXPECT_EQ((std::set<std::string>{name(Route::none), name(Route::ucc), name(Route::native), name(Route::messages),
+                                   name(Route::store)}),
+            (std::set<std::string>{"none", "ucc", "native", "messages", "store"}));
 }
 
 TEST(Event, IsAsFarAsItsTimesSay) {

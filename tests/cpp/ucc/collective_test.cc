@@ -14,6 +14,7 @@
 #include "fakes/limits.h"
 #include "fakes/rig.h"
 #include "ucc/error_log.h"
+#include "ucc/memory.h"
 
 namespace torch_ucc {
 namespace {
@@ -617,6 +618,29 @@ TEST_F(CollectiveTest, RingsTheMembersOfItsTeam) {
   EXPECT_TRUE(sleep.wait(Clock::duration::zero()));
   EXPECT_TRUE(op->is_announced());
   EXPECT_EQ(&op->scope(), scope_.get());
+}
+
+TEST_F(CollectiveTest, MemoryIsAskedForByOneThatNeverBegins) {
+  with_baton([this](LoopToken& token) { EXPECT_TRUE(computes_in(token, *team_, UCC_MEMORY_TYPE_CUDA)); });
+  ASSERT_EQ(ucc.initialised.size(), 1U);
+  EXPECT_EQ(ucc.initialised[0].src.info.mem_type, UCC_MEMORY_TYPE_CUDA);
+  EXPECT_EQ(ucc.initialised[0].dst.info.mem_type, UCC_MEMORY_TYPE_CUDA);
+  EXPECT_NE(ucc.initialised[0].src.info.buffer, nullptr);  // in place nothing would be copied
+  EXPECT_EQ(ucc.posted, 0U);
+  EXPECT_EQ(ucc.finalised, std::vector<std::size_t>{0});
+}
+
+TEST_F(CollectiveTest, MemoryThatUccHasNothingForIsRefused) {
+  ucc.init_says = UCC_ERR_NOT_SUPPORTED;
+  with_baton([this](LoopToken& token) { EXPECT_FALSE(computes_in(token, *team_, UCC_MEMORY_TYPE_ROCM)); });
+  EXPECT_EQ(ucc.posted, 0U);
+}
+
+TEST(MemoryType, HasANameForTorchsDevices) {
+  EXPECT_EQ(memory_type("cuda"), UCC_MEMORY_TYPE_CUDA);
+  EXPECT_EQ(memory_type("rocm"), UCC_MEMORY_TYPE_ROCM);
+  EXPECT_EQ(memory_type("host"), UCC_MEMORY_TYPE_HOST);
+  EXPECT_EQ(memory_type("xpu"), std::nullopt);
 }
 
 }  // namespace

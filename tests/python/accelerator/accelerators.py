@@ -8,6 +8,7 @@ writes there. TESTED_ACCELERATOR=cuda asks for a real one. A test can hold strea
 from __future__ import annotations
 
 import ctypes
+import datetime
 import functools
 import importlib
 import os
@@ -17,9 +18,11 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch_ucc import _device_memory
 
 ROOT = Path(__file__).parents[3]
@@ -95,12 +98,19 @@ def _of_the_module() -> dict[str, Callable[..., object]]:
 
 
 def show_to_ucx() -> None:
-    """In each rank, before its first group, where messages go directly. Of the fake one UCX sees the memory
-    as the host's."""
+    """In each rank, before its first group, where UCX or UCC works in the memory of devices. Of the fake one
+    they see it as the host's."""
     if fake := load():
         fake.fake_show()
         ctypes.CDLL(str(BUILD / "libfake_accelerator.so"), ctypes.RTLD_GLOBAL)  # counts, from before UCX
         _device_memory.OF_DEVICES[TYPE] = "host"
+
+
+def started(check: Callable[..., Any], *args: Any) -> Any:
+    """The check, in a group for whose tensors UCX and UCC may work in the memory of devices."""
+    show_to_ucx()
+    dist.init_process_group("ucc", timeout=datetime.timedelta(seconds=60))
+    return check(*args)
 
 
 def posted(index: int = 0) -> int:

@@ -12,7 +12,7 @@ import accelerators
 import pytest
 import torch
 import torch.distributed as dist
-from accelerators import held_up, needs_gates
+from accelerators import held_up, needs_gates, started
 from calls import refusal, usable
 from torch_ucc import _device_memory
 from torch_ucc.testing import run_ranks
@@ -128,12 +128,6 @@ CHECKS = (
     nobody_keeps_what_is_received,
     of_another_size,
 )
-
-
-def started(check: Callable[[], object]) -> object:
-    accelerators.show_to_ucx()
-    dist.init_process_group("ucc", timeout=datetime.timedelta(seconds=60))
-    return check()
 
 
 def all_checks() -> tuple[int, int]:

@@ -18,7 +18,7 @@ def test_defaults() -> None:
 
 def test_every_setting_has_a_name_a_help_and_a_source() -> None:
     texts = {timedelta: "500us", int: "4", str: "here"}
-    choices = {"device_p2p": "direct"}
+    choices = {"device_p2p": "direct", "device_collectives": "native"}
     for field in dataclasses.fields(Config):
         if not field.metadata or field.name == "profile":  # tests/python/unit/tuning
             continue
@@ -87,13 +87,15 @@ def test_windows(text: str) -> None:
     assert from_environment({"TORCH_UCC_SEGMENT_WINDOW": text}).segment_window == int(text)
 
 
-def test_messages_of_devices_go_one_way_or_the_other() -> None:
-    name = "TORCH_UCC_DEVICE_P2P"
-    with pytest.raises(ValueError, match=r"TORCH_UCC_DEVICE_P2P='cuda' is not staged or direct"):
+@pytest.mark.parametrize(("what", "other"), [("P2P", "direct"), ("COLLECTIVES", "native")])
+def test_tensors_of_devices_go_one_way_or_the_other(what: str, other: str) -> None:
+    name = f"TORCH_UCC_DEVICE_{what}"
+    with pytest.raises(ValueError, match=rf"{name}='cuda' is not staged or {other}"):
         from_environment({name: "cuda"})
-    assert not hasattr(config.native(from_environment({}), SimpleNamespace(), {}), "direct")
-    direct = config.native(from_environment({name: "direct"}), SimpleNamespace(), {}).direct
-    assert direct == [("cuda", "rocm" if torch.version.hip else "cuda")]
+    assert not hasattr(config.native(from_environment({}), SimpleNamespace(), {}), other)
+    asked = config.native(from_environment({name: other}), SimpleNamespace(), {})
+    known = [("cuda", "rocm" if torch.version.hip else "cuda")]
+    assert {"direct": asked.direct, "native": asked.native} == {"direct": [], "native": [], other: known}
 
 
 def test_pauses_in_the_wrong_order() -> None:

@@ -93,7 +93,8 @@ FAKE = {"TESTED_ACCELERATOR": "privateuseone"}
 def test_parts_run_and_leave_a_table(pack: Path, built: Path, tmp_path: Path) -> None:
     """compute-sanitizer and NCCL are for CUDA: what needs them is skipped, and says so."""
     settings = {**FAKE, "OUT": str(tmp_path), "BANDWIDTH": "--rounds 2 --sizes 4096 65536"}
-    done = gpu(pack, "training", "memory", "bandwidth", "direct-bandwidth", sources=built, **settings)
+    of_bandwidth = ("bandwidth", "direct-bandwidth", "native-bandwidth")
+    done = gpu(pack, "training", "memory", *of_bandwidth, sources=built, **settings)
     assert done.returncode == 0, done.stdout
     found = rows(tmp_path / "gpu.md")
     results = {name: cells[0] for name, cells in found.items() if len(cells) == 3}
@@ -104,6 +105,7 @@ def test_parts_run_and_leave_a_table(pack: Path, built: Path, tmp_path: Path) ->
         "memory": "skipped",
         "bandwidth": "passed",
         "direct-bandwidth": "passed",
+        "native-bandwidth": "passed",
     }
     assert found["build"][2] == "ci/gpu: was built from these sources"
     assert found["training"][2].startswith("12 passed, 2 skipped in ")
@@ -114,6 +116,15 @@ def test_parts_run_and_leave_a_table(pack: Path, built: Path, tmp_path: Path) ->
     assert "UCC 1." in of_versions and "UCX 1." in of_versions
     assert "memory: skipped (there is no" in found[of_versions][0]
     assert "skipped: gloo, which has nothing for" in (tmp_path / "bandwidth.log").read_text()
+
+
+def test_collectives_of_devices_need_a_ucc_that_has_them(pack: Path, built: Path, tmp_path: Path) -> None:
+    parts = ("native", "native-bandwidth")
+    done = gpu(pack, *parts, sources=built, TESTED_ACCELERATOR="cuda", OUT=str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    found = rows(tmp_path / "gpu.md")
+    for part in parts:
+        assert found[part][0] == "skipped" and "was built without CUDA" in found[part][2], found[part]
 
 
 def test_a_part_that_fails_is_in_the_table_and_in_the_status(pack: Path, built: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 JOBS: dict[str, tuple[list[str], int, dict[str, str]]] = {
     "dgx_h100-1x8": (["dgx_h100"], 8, {}),
     "dgx_h100-1x8-direct": (["dgx_h100"], 8, {"TORCH_UCC_DEVICE_P2P": "direct"}),
+    "dgx_h100-1x8-native": (["dgx_h100"], 8, {"TORCH_UCC_DEVICE_COLLECTIVES": "native"}),
     "dgx_h100-2x8": (["dgx_h100", "dgx_h100"], 8, {}),
     "dgx_h100-2x16": (["dgx_h100", "dgx_h100"], 16, {}),
     "dgx_h100-2x8-tcp": (["dgx_h100", "dgx_h100"], 8, {"UCX_TLS": "tcp,sm,self"}),
