@@ -481,6 +481,9 @@ class AloneLibrary(TorchLibrary):
         wanted = (Collective * len(sides))(*(Collective(kind, *span(a), *span(b)) for a, b in sides))
         return InC(partial(self.c.alone_collectives, wanted, len(sides)), sides)
 
+    def all_reduce(self, tensor: Any) -> InC:
+        return self._collectives(self.ALL_REDUCE, (tensor, tensor))
+
     def _whole(self, kind: int, prepared: Prepared) -> Prepared:
         """From the first of the buffers that torch's call would have to the last."""
         _, buffers, expected = prepared

@@ -465,6 +465,22 @@ class TestRuns:
 
     @pytest.mark.usefixtures("cores_given_back")
     @pytest.mark.skipif(not (REPOSITORY / "ci").is_dir(), reason="ci/ has the loops of C")
+    def test_real_training_of_what_there_is_to_reach(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_peer: Callable[[str], Path]
+    ) -> None:
+        monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(made_peer("alone").parent))
+        output = tmp_path / "figures.json"
+        main(["--training", "--trials", "1", "--repetitions", "1", "--json", str(output)])
+        data = json.loads(output.read_text())
+        assert data["failures"] == []
+        assert {peer: set(found) for peer, found in data["occasions"].items()} == {
+            "ucc": {"hidden", "communication"},
+            "gloo": {"hidden", "communication"},
+            "alone": {"communication"},
+        }
+
+    @pytest.mark.usefixtures("cores_given_back")
+    @pytest.mark.skipif(not (REPOSITORY / "ci").is_dir(), reason="ci/ has the loops of C")
     def test_real_run_of_what_there_is_to_reach(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_peer: Callable[[str], Path]
     ) -> None:
