@@ -42,6 +42,7 @@ struct Held {
   std::function<void()> load;               // brings what is sent from the caller's tensors to the buffers; empty if it is there
   std::function<void()> store;              // brings the result from the buffers to the caller's tensors; empty if it is there
 
+  // Adds these to the buffers; one that is the last there already is not held twice.
   template <typename... Tensors>
   void keep(const Tensors&... tensors) {
     const auto keep_one = [this](const at::Tensor& tensor) {

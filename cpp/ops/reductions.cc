@@ -76,17 +76,6 @@ at::Scalar factor_of(const Call& call, const c10d::ReduceOp& op) {
   return factor->tensor_factor.defined() ? factor->tensor_factor.item() : at::Scalar(factor->double_factor);
 }
 
-}  // namespace
-
-bool reduces_on_devices(const Tensors& tensors, const c10d::ReduceOp& op) {
-  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-    const auto rule = tensor.defined() ? reduce_rule(tensor.scalar_type(), op) : std::nullopt;
-    return !rule || rule->works_on_devices();  // without a rule the call is refused
-  });
-}
-
-namespace {
-
 ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const auto rule = reduce_rule(tensor.scalar_type(), op);
   if (!rule) {
@@ -261,6 +250,13 @@ std::size_t share_to_scatter(const at::Tensor& output, const Call& call, const R
 }
 
 }  // namespace
+
+bool reduces_on_devices(const Tensors& tensors, const c10d::ReduceOp& op) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    const auto rule = tensor.defined() ? reduce_rule(tensor.scalar_type(), op) : std::nullopt;
+    return !rule || rule->works_on_devices();  // without a rule the call is refused
+  });
+}
 
 Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, const Settings& settings) {
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");

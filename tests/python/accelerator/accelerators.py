@@ -37,6 +37,7 @@ MANY = 1000 if IS_FAKE else 8 << 20
 needs_gates = pytest.mark.skipif(
     TYPE not in ("privateuseone", "cuda"), reason=f"no stream of {TYPE} can be held up"
 )
+only_fake = pytest.mark.skipif(not IS_FAKE, reason="a real UCX or UCC is not asked how it was called")
 
 
 def prepare() -> None:

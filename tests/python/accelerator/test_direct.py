@@ -12,7 +12,7 @@ import accelerators
 import pytest
 import torch
 import torch.distributed as dist
-from accelerators import held_up, needs_gates, started
+from accelerators import held_up, needs_gates, only_fake, started
 from calls import refusal, usable
 from torch_ucc import _device_memory
 from torch_ucc.testing import run_ranks
@@ -283,9 +283,6 @@ def what_ucx_is_called_on() -> None:
     dist.recv(torch.empty(1), 0)  # nothing of a device is under way any more
     assert accelerators.driven(1) == before
     assert accelerators.driven(0) > 0
-
-
-only_fake = pytest.mark.skipif(not accelerators.IS_FAKE, reason="a real UCX is not asked how it was called")
 
 
 @only_fake

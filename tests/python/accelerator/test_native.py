@@ -16,7 +16,7 @@ import test_training
 import torch
 import torch.distributed as dist
 import torch_ucc
-from accelerators import needs_gates, started
+from accelerators import needs_gates, only_fake, started
 from calls import Report, assert_all_well, refusal, usable
 from torch_ucc import _device_memory
 from torch_ucc.testing import run_ranks
@@ -24,7 +24,6 @@ from torch_ucc.testing import run_ranks
 pytestmark = pytest.mark.multirank
 
 NATIVE = {"TORCH_UCC_DEVICE_COLLECTIVES": "native"}
-only_fake = pytest.mark.skipif(not accelerators.IS_FAKE, reason="a real UCC is not asked how it was called")
 
 
 def natively(check: Callable[..., Any], *args: Any) -> Any:
@@ -122,6 +121,7 @@ def test_training_natively(train: Callable[[str], test_training.Weights]) -> Non
 
 def on_device_1() -> None:
     """Where UCC was started, while device 0 is the current one of this thread. On another none is native."""
+    accelerators.show_to_ucx()
     torch.accelerator.set_device_index(1)
     started(torch.accelerator.set_device_index, 0)
     tensor = test_streams.ones(index=1)
@@ -138,12 +138,7 @@ def on_device_1() -> None:
 
 @pytest.mark.skipif(accelerators.count() < 2, reason="needs two devices")
 def test_the_device_is_current_where_ucc_is_called() -> None:
-    run_ranks(of_a_first_use, 2, on_device_1, init=False, env=NATIVE)
-
-
-def of_a_first_use(check: Callable[[], None]) -> None:
-    accelerators.show_to_ucx()
-    check()
+    run_ranks(on_device_1, 2, init=False, env=NATIVE)
 
 
 def by_way_of_the_host(ucc_name: str | None, but_rank: int | None) -> None:

@@ -52,6 +52,14 @@ def cores_given_back() -> Iterator[None]:
     os.sched_setaffinity(0, cores)
 
 
+@pytest.fixture
+def loops_of_c(monkeypatch: pytest.MonkeyPatch, made_peer: Callable[[str], Path]) -> None:
+    """For the peer `alone`."""
+    if not (REPOSITORY / "ci").is_dir():
+        pytest.skip("ci/ has the loops of C")
+    monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(made_peer("alone").parent))
+
+
 class TestCases:
     @pytest.mark.parametrize(
         ("text", "nbytes"), [("4", 4), ("64K", 65536), ("1M", 1 << 20), ("64 MB", 64 << 20)]
@@ -463,12 +471,8 @@ class TestRuns:
         assert all(0 < sample["seconds"] < 1 for sample in data["samples"])
         assert data["failures"] == []
 
-    @pytest.mark.usefixtures("cores_given_back")
-    @pytest.mark.skipif(not (REPOSITORY / "ci").is_dir(), reason="ci/ has the loops of C")
-    def test_real_training_of_what_there_is_to_reach(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_peer: Callable[[str], Path]
-    ) -> None:
-        monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(made_peer("alone").parent))
+    @pytest.mark.usefixtures("cores_given_back", "loops_of_c")
+    def test_real_training_of_what_there_is_to_reach(self, tmp_path: Path) -> None:
         output = tmp_path / "figures.json"
         main(["--training", "--trials", "1", "--repetitions", "1", "--json", str(output)])
         data = json.loads(output.read_text())
@@ -479,12 +483,8 @@ class TestRuns:
             "alone": {"communication"},
         }
 
-    @pytest.mark.usefixtures("cores_given_back")
-    @pytest.mark.skipif(not (REPOSITORY / "ci").is_dir(), reason="ci/ has the loops of C")
-    def test_real_run_of_what_there_is_to_reach(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_peer: Callable[[str], Path]
-    ) -> None:
-        monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(made_peer("alone").parent))
+    @pytest.mark.usefixtures("cores_given_back", "loops_of_c")
+    def test_real_run_of_what_there_is_to_reach(self, tmp_path: Path) -> None:
         able = [op for op in OPS if op not in PEERS["alone"].lacks]
         output = tmp_path / "figures.json"
         arguments = ["--peers", "alone", "--ranks", "2,3", "--sizes", "4,64K", "--repetitions", "1"]
