@@ -640,11 +640,18 @@ void Engine::nap(Clock::duration duration) {
   background_wake_.wait_for(lock, duration, [this] { return stopping_.load(std::memory_order_seq_cst) || wanted_.load(); });
 }
 
+// Who wants it rings only if nobody did so before: called in vain, it forgets that before it looks for work a last time.
 void Engine::sleep_until_work() {
+  const auto called = [this] { return stopping_.load(std::memory_order_seq_cst) || background_has_work(); };
   std::unique_lock<std::mutex> lock(background_mutex_);
-  wanted_.store(false);
   background_asleep_.store(true, std::memory_order_seq_cst);
-  background_wake_.wait(lock, [this] { return stopping_.load(std::memory_order_seq_cst) || background_has_work(); });
+  background_wake_.wait(lock, [&] {
+    if (called()) {
+      return true;
+    }
+    wanted_.store(false);
+    return called();
+  });
   background_asleep_.store(false, std::memory_order_seq_cst);
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
 #include <vector>
 
 #include "fakes/rig.h"
@@ -128,6 +129,21 @@ TEST(Engine, BackgroundCanBeCalledForAnOperationNobodyWaitedFor) {
   const auto op = rig.post({.polls = 500}, Follow::waits);
   rig.engine.drive_in_background();
   EXPECT_TRUE(ends_by_itself(*op));
+}
+
+TEST(Engine, BackgroundCanBeCalledAfterItWasCalledInVain) {
+  for (int round = 0; round < 10; ++round) {
+    Rig rig;
+    std::this_thread::sleep_for(milliseconds(20));  // until it sleeps; else this shows nothing
+    const auto gone = rig.post({.polls = FakeOp::kNever});
+    rig.engine.drive_in_background();
+    gone->end();
+    EXPECT_TRUE(rig.wait(*gone));
+    std::this_thread::sleep_for(milliseconds(5));  // until it has seen that there is nothing
+    const auto op = rig.post({.polls = 500});
+    rig.engine.drive_in_background();
+    ASSERT_TRUE(ends_by_itself(*op)) << "round " << round;
+  }
 }
 
 TEST(Engine, BackgroundStartsWhatWasPostedWhileTheBatonWasTaken) {
