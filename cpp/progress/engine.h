@@ -130,7 +130,7 @@ class Engine {
   // Without it.
   Clock::time_point drive(const Op* until, int polls);
   Clock::time_point turn(Parker& parker, const Op* until);
-  void yield(Parker& parker, Clock::time_point now);
+  void yield(Parker& parker, Clock::time_point now, bool waits);
   void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
   void serve_intake();
   void deliver(std::span<Ended> ended);
@@ -165,7 +165,7 @@ class Engine {
   std::atomic<microseconds> patience_{microseconds(0)};  // the longest of those in flight
   std::atomic<bool> all_announced_{true};                // whether each of those in flight is
 
-  std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};  // by whoever yielded last
+  std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};  // by whoever waits
 
   Mutex intake_mutex_;  // many callers append, the holder of the baton takes all: a message queue
   Ops intake_ TUCC_GUARDED_BY(intake_mutex_);
