@@ -99,25 +99,37 @@ Engine::~Engine() {
 void Engine::post(std::shared_ptr<Op> op, Follow follow) {
   outstanding_.fetch_add(1, std::memory_order_seq_cst);
   op->mark_posted();
-  {
-    Turn turn(*this);
-    if (turn) {
-      const Op* const mine = op.get();
-      const bool takes_long = follow == Follow::leaves && op->patience() > kGrace;  // its caller has better things to do
-      admit_intake(turn.token());
-      admit(turn.token(), std::move(op));
-      poll(turn.token(), mine, takes_long ? 1 : policy_.polls_after_post);
-    } else {
-      const MutexLock lock(intake_mutex_);
-      intake_.push_back(std::move(op));
-      intake_size_.fetch_add(1, std::memory_order_seq_cst);
-    }
+  if (follow == Follow::leaves && op->starts_slowly()) {
+    enqueue(std::move(op));
+    left_.fetch_add(1, std::memory_order_relaxed);
+    bell_.ring();  // whoever sleeps for another starts it
+    rouse_background();
+    return;
   }
-  serve_intake();
+  start_now(std::move(op), follow);
   if (follow == Follow::leaves) {
     left_.fetch_add(1, std::memory_order_relaxed);
     wake_background_if_needed();
   }
+}
+
+void Engine::start_now(std::shared_ptr<Op> op, Follow follow) {
+  if (Turn turn(*this); turn) {
+    const Op* const mine = op.get();
+    const bool takes_long = follow == Follow::leaves && op->patience() > kGrace;  // its caller has better things to do
+    admit_intake(turn.token());
+    admit(turn.token(), std::move(op));
+    poll(turn.token(), mine, takes_long ? 1 : policy_.polls_after_post);
+  } else {
+    enqueue(std::move(op));
+  }
+  serve_intake();
+}
+
+void Engine::enqueue(std::shared_ptr<Op> op) {
+  const MutexLock lock(intake_mutex_);
+  intake_.push_back(std::move(op));
+  intake_size_.fetch_add(1, std::memory_order_seq_cst);
 }
 
 // Whoever held the baton takes the intake before giving it back, but may have looked just before the last append.
@@ -367,7 +379,7 @@ void Engine::fail(Scope& scope, Status reason) {
   if (scope.fail(std::move(reason))) {
     scope_failures_.fetch_add(1, std::memory_order_release);
     bell_.ring();
-    drive_in_background();  // ends what nobody waits for
+    call_background();  // ends what nobody waits for
   }
 }
 
@@ -629,7 +641,25 @@ void Engine::background() {
   }
 }
 
-void Engine::drive_in_background() {
+void Engine::drive_in_background(const Op& op) {
+  if (op.starts_slowly()) {
+    rouse_background();
+  } else {
+    call_background();
+  }
+}
+
+// From a nap, too.
+void Engine::rouse_background() {
+  if (!background_has_work()) {
+    return;
+  }
+  roused_.store(true);
+  const std::lock_guard<std::mutex> lock(background_mutex_);
+  background_wake_.notify_one();
+}
+
+void Engine::call_background() {
   if (!background_has_work()) {
     return;
   }
@@ -639,10 +669,11 @@ void Engine::drive_in_background() {
   }
 }
 
-// Returns early to stop, or when somebody wants what is in flight.
+// Returns early to stop, when somebody wants what is in flight, and when roused.
 void Engine::nap(Clock::duration duration) {
   std::unique_lock<std::mutex> lock(background_mutex_);
-  background_wake_.wait_for(lock, duration, [this] { return stopping_.load(std::memory_order_seq_cst) || wanted_.load(); });
+  background_wake_.wait_for(
+      lock, duration, [this] { return stopping_.load(std::memory_order_seq_cst) || wanted_.load() || roused_.exchange(false); });
 }
 
 // Who wants it rings only if nobody did so before: called in vain, it forgets that before it looks for work a last time.
@@ -657,6 +688,7 @@ void Engine::sleep_until_work() {
     wanted_.store(false);
     return called();
   });
+  roused_.store(false);  // it is up
   background_asleep_.store(false, std::memory_order_seq_cst);
 }
 

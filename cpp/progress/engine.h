@@ -60,9 +60,10 @@ class Engine {
   // Non-blocking: true if `op` is done, which it is as soon as the engine or its scope has failed.
   bool settled(Op& op);
 
-  // For a caller who wants to see the end without wait(): the background thread drives from now on, without the moment that it
-  // else leaves to a caller who may come back.
-  void drive_in_background();
+  // For a caller who wants to see the end of `op` without wait(): the background thread drives from now on, without the moment
+  // that it else leaves to a caller who may come back. What starts slowly it leaves that moment: woken at once it may take the
+  // core from a caller who is about to go on.
+  void drive_in_background(const Op& op);
 
   // Post and wait, for operations of our own (creating a team, the barrier before closing).
   Status run(const std::shared_ptr<Op>& op);
@@ -132,6 +133,8 @@ class Engine {
   Clock::time_point turn(Parker& parker, const Op* until);
   void yield(Parker& parker, Clock::time_point now, bool waits);
   void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
+  void start_now(std::shared_ptr<Op> op, Follow follow);
+  void enqueue(std::shared_ptr<Op> op);
   void serve_intake();
   void deliver(std::span<Ended> ended);
   const Status* failure_for(const Op& op) const;
@@ -146,6 +149,8 @@ class Engine {
   void sleep_until_work();
   bool background_has_work() const;
   void wake_background_if_needed();
+  void rouse_background();
+  void call_background();
 
   const ParkPolicy policy_;
   const milliseconds verdict_;
@@ -186,7 +191,8 @@ class Engine {
   std::mutex background_mutex_;  // for the condition variable: the background thread sleeps here and nowhere else
   std::condition_variable background_wake_;
   std::atomic<bool> background_asleep_{false};
-  std::atomic<bool> wanted_{false};  // see drive_in_background()
+  std::atomic<bool> wanted_{false};  // see call_background()
+  std::atomic<bool> roused_{false};  // see rouse_background()
   std::atomic<bool> stopping_{false};
   std::thread background_;
 };

@@ -49,6 +49,9 @@ class Op {
   // How long the data itself may take once everybody is there.
   virtual microseconds patience() const { return microseconds(0); }
 
+  // Whether start() alone takes so long that who does not wait had better leave it to the background thread.
+  virtual bool starts_slowly() const { return false; }
+
   // What it waits for in this process before it can begin, for the report of a timeout; empty: nothing. Any thread.
   virtual std::string waits_for() const { return {}; }
 

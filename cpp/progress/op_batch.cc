@@ -99,6 +99,10 @@ microseconds OpBatch::patience() const {
   return sum;
 }
 
+bool OpBatch::starts_slowly() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->starts_slowly(); });
+}
+
 std::string OpBatch::waits_for() const {
   for (const auto& part : parts_) {
     if (std::string reason = part->waits_for(); !reason.empty()) {

@@ -28,6 +28,7 @@ class OpBatch final : public Op {
   void announce() const override;
   bool is_announced() const override;
   microseconds patience() const override;
+  bool starts_slowly() const override;
   std::string waits_for() const override;
   Scope& scope() const override { return scope_; }
   void record_wait(Clock::time_point since) const override;

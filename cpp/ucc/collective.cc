@@ -176,4 +176,10 @@ microseconds Collective::patience() const {
   return microseconds(pieces_.bytes_of_piece() / kBytesPerMicrosecond);
 }
 
+// UCC's post copies at once what has room in its queues (16 MB in pieces of 1 MB: 0.8 of 3.5 ms).
+bool Collective::starts_slowly() const {
+  constexpr std::size_t kQuick = std::size_t{256} << 10;
+  return pieces_.bytes_of_piece() > kQuick;
+}
+
 }  // namespace torch_ucc

@@ -77,6 +77,7 @@ class Collective : public Op {
   void announce() const final { team_->ring_members(); }
   bool is_announced() const final { return team_->all_members_ring(); }
   microseconds patience() const final;
+  bool starts_slowly() const final;
   Scope& scope() const final { return team_->scope(); }
 
  private:

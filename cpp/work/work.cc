@@ -67,7 +67,7 @@ bool UccWork::isCompleted() {
   if (ended() || home_->engine.settled(*op_)) {
     return std::all_of(fences_.begin(), fences_.end(), [](const auto& fence) { return fence->passed(); });
   }
-  home_->engine.drive_in_background();  // a caller who only ever asks must still see it end
+  home_->engine.drive_in_background(*op_);  // a caller who only ever asks must still see it end
   return false;
 }
 
@@ -173,7 +173,7 @@ c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
     return future_;
   }
   op_->completion().on_done([home = home_, end = std::move(end)]() mutable { home->delivery.run(std::move(end)); });
-  home_->engine.drive_in_background();
+  home_->engine.drive_in_background(*op_);
   return future_;
 }
 

@@ -28,6 +28,7 @@ class FakeOp : public Op {
     Deadline deadline{};
     bool is_announced = false;  // whether peers would ring
     microseconds patience{0};
+    bool starts_slowly = false;
     std::string waits_for{};            // nothing
     std::function<Status()> finish{};   // in place of finish(), may throw
     std::function<void()> on_start{};   // runs in start(), with the baton
@@ -71,6 +72,7 @@ class FakeOp : public Op {
   void announce() const override { announcements_.fetch_add(1); }
   bool is_announced() const override { return plan_.is_announced; }
   microseconds patience() const override { return plan_.patience; }
+  bool starts_slowly() const override { return plan_.starts_slowly; }
   Scope& scope() const override { return plan_.scope == nullptr ? own_scope_ : *plan_.scope; }
   std::string waits_for() const override { return plan_.waits_for; }
   std::string describe() const override { return plan_.name; }

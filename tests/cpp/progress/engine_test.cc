@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -127,8 +128,11 @@ TEST(Engine, BackgroundTakesOverWhenAWaiterLeaves) {
 TEST(Engine, BackgroundCanBeCalledForAnOperationNobodyWaitedFor) {
   Rig rig;
   const auto op = rig.post({.polls = 500}, Follow::waits);
-  rig.engine.drive_in_background();
+  rig.engine.drive_in_background(*op);
   EXPECT_TRUE(ends_by_itself(*op));
+  const auto slow = rig.post({.polls = 500, .starts_slowly = true}, Follow::waits);
+  rig.engine.drive_in_background(*slow);
+  EXPECT_TRUE(ends_by_itself(*slow));
 }
 
 TEST(Engine, BackgroundCanBeCalledAfterItWasCalledInVain) {
@@ -136,12 +140,12 @@ TEST(Engine, BackgroundCanBeCalledAfterItWasCalledInVain) {
     Rig rig;
     std::this_thread::sleep_for(milliseconds(20));  // until it sleeps; else this shows nothing
     const auto gone = rig.post({.polls = FakeOp::kNever});
-    rig.engine.drive_in_background();
+    rig.engine.drive_in_background(*gone);
     gone->end();
     EXPECT_TRUE(rig.wait(*gone));
     std::this_thread::sleep_for(milliseconds(5));  // until it has seen that there is nothing
     const auto op = rig.post({.polls = 500});
-    rig.engine.drive_in_background();
+    rig.engine.drive_in_background(*op);
     ASSERT_TRUE(ends_by_itself(*op)) << "round " << round;
   }
 }
@@ -152,6 +156,47 @@ TEST(Engine, BackgroundStartsWhatWasPostedWhileTheBatonWasTaken) {
   const auto op = rig.post({}, Follow::leaves);
   holder.release();
   EXPECT_TRUE(ends_by_itself(*op));
+}
+
+TEST(Engine, WhatStartsSlowlyIsNotStartedByWhoLeaves) {
+  Rig rig;
+  std::thread::id starter;
+  const auto op = rig.post({.starts_slowly = true, .on_start = [&] { starter = std::this_thread::get_id(); }}, Follow::leaves);
+  ASSERT_TRUE(ends_by_itself(*op));
+  EXPECT_NE(starter, std::this_thread::get_id());
+}
+
+TEST(Engine, WhatStartsSlowlyIsStartedByWhoWaits) {
+  Rig rig;
+  rig.engine.stop_background();
+  const auto left = rig.post({.starts_slowly = true}, Follow::leaves);
+  EXPECT_EQ(left->starts(), 0);
+  EXPECT_TRUE(rig.wait(*left));
+  EXPECT_EQ(rig.post({.starts_slowly = true}, Follow::waits)->starts(), 1);
+}
+
+TEST(Engine, WhatStartsSlowlyKeepsItsPlace) {
+  Rig rig;
+  rig.engine.stop_background();
+  std::vector<int> started;
+  const auto slow = rig.post({.starts_slowly = true, .on_start = [&] { started.push_back(1); }}, Follow::leaves);
+  const auto quick = rig.post({.on_start = [&] { started.push_back(2); }}, Follow::leaves);
+  EXPECT_TRUE(rig.wait(*quick));
+  EXPECT_EQ(started, (std::vector<int>{1, 2}));
+}
+
+TEST(Engine, WhatStartsSlowlyIsStartedByWhoSleepsForAnother) {
+  Rig rig;
+  const auto late = rig.post({.polls = FakeOp::kNever, .is_announced = true});
+  std::thread waits([&] { rig.wait(*late); });
+  const std::uint64_t before = rig.engine.sleeps();
+  while (rig.engine.sleeps() < before + 3) {  // for ever if nobody sleeps
+    std::this_thread::yield();
+  }
+  const auto slow = rig.post({.starts_slowly = true}, Follow::leaves);
+  EXPECT_TRUE(ends_by_itself(*slow));
+  late->end();
+  waits.join();
 }
 
 TEST(Engine, CallersDriveAfterTheBackgroundStopped) {

@@ -126,9 +126,11 @@ TEST_F(OpBatchTest, IsWhatItsPartsAreTogether) {
   EXPECT_FALSE(batch_->empty());
   EXPECT_TRUE(batch_->is_announced());
   EXPECT_EQ(batch_->patience(), microseconds(3));
-  add({.is_announced = false, .patience = microseconds(4)});
+  EXPECT_FALSE(batch_->starts_slowly());
+  add({.is_announced = false, .patience = microseconds(4), .starts_slowly = true});
   EXPECT_FALSE(batch_->is_announced());
   EXPECT_EQ(batch_->patience(), microseconds(7));
+  EXPECT_TRUE(batch_->starts_slowly());
   EXPECT_EQ(&batch_->scope(), &scope_);
   post();
   for (const FakeOp* part : parts_) {

@@ -609,6 +609,9 @@ TEST_F(CollectiveTest, IsPatientByTheBytesOfAPieceOrOfTheWhole) {
   EXPECT_EQ(probe({.total = kMany, .element_size = 4})->patience(), microseconds(4000));
   EXPECT_EQ(probe({.total = kMany, .count = kMany / 10, .element_size = 4})->patience(), microseconds(400));
   EXPECT_EQ(probe({})->patience(), microseconds(0));
+  EXPECT_TRUE(probe({.total = kMany, .element_size = 4})->starts_slowly());
+  EXPECT_FALSE(probe({.total = kMany, .count = 1000, .element_size = 4})->starts_slowly());
+  EXPECT_FALSE(probe({})->starts_slowly());
 }
 
 TEST_F(CollectiveTest, RingsTheMembersOfItsTeam) {
