@@ -42,8 +42,8 @@ PEERS = {
         Peer("ucc"),
         Peer("gloo"),
         Peer("fake", lacks=frozenset({"any_source"})),
-        # UCC and UCX in loops of C, nothing above them: what there is to reach. UCC 1.9 has no scatter.
-        Peer("alone", lacks=OF_LISTS | {"scatter"}, on_request=True, is_made=True),
+        # UCC and UCX in loops of C, nothing above them: what there is to reach.
+        Peer("alone", lacks=OF_LISTS, on_request=True, is_made=True),
         # Shared memory only; the binding of ranks to cores is left to each MPI, so that each is at its best.
         Peer("openmpi", is_torch=False, is_made=True,
              launcher=("mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1",

@@ -243,6 +243,9 @@ OCCASION_TARGETS = (
     OccasionTarget(
         "communication", "communication of a DDP step", 2.5, Unit.RATIO, Beside.BELOW_GLOO, at_most=False
     ),
+    OccasionTarget(
+        "averaging", "the same with DDP's copies", 2.5, Unit.RATIO, Beside.BELOW_GLOO, at_most=False
+    ),
     OccasionTarget("start", "first group and all_reduce", 0.15, Unit.SECONDS, Beside.GLOO),
     OccasionTarget("start, 8 ranks", "the same of 8 ranks", 0.15, Unit.SECONDS, Beside.GLOO),
     OccasionTarget("group", "a further group", 0.001, Unit.SECONDS),

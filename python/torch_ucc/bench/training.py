@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torch_ucc.bench.worker import AloneLibrary, TorchLibrary
 
+WARM_UP = 3
 WIDTH = 1580  # four layers of so many squared: 10 M parameters
 OVERLAP_BYTES = 16 << 20
 PIECE_BYTES = 1 << 20
@@ -32,40 +33,48 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def communication(library: TorchLibrary, steps: int) -> float:
-    """What a training step takes longer for averaging the gradients; the slower rank's."""
-    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)))
-    ddp = DistributedDataParallel(model)
+def costs_of_a_step(library: TorchLibrary, steps: int) -> dict[str, list[float]]:
+    """What a training step takes longer for averaging the gradients, the slower rank's: in all, and without
+    DDP's own part, which brings them into buckets and back wherever they go.
+    """
+    averaged, silent = (
+        DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))))
+        for _ in range(2)
+    )
+    silent.register_comm_hook(None, lambda _, bucket: at_once(bucket.buffer()))
     if isinstance(library, AloneLibrary):
-        ddp.register_comm_hook(library, lambda of, bucket: averaged_in_c(of, bucket))  # DDP reads annotations
+        averaged.register_comm_hook(library, lambda of, bucket: averaged_in_c(of, bucket))
     batch = torch.ones(4, WIDTH)
 
-    def step() -> None:
-        ddp(batch).sum().backward()
-
-    def alone() -> None:
-        with ddp.no_sync():
-            step()
-
-    for _ in range(3):
-        step()
-        alone()
-    extra = []
-    for _ in range(steps):
+    def step(ddp: DistributedDataParallel) -> float:
         library.barrier()
-        with_others = seconds_of(step)
-        library.barrier()
-        extra.append(with_others - seconds_of(alone))
-    return float(max(library.gather(statistics.median(extra))))
+        return seconds_of(lambda: ddp(batch).sum().backward())
+
+    def alone() -> float:
+        with averaged.no_sync():
+            return step(averaged)
+
+    turns = [(step(averaged), step(silent), alone()) for _ in range(WARM_UP + steps)][WARM_UP:]
+    return {
+        "averaging": [slowest(library, [full - without for full, _, without in turns])],
+        "communication": [slowest(library, [full - copied for full, copied, _ in turns])],
+    }
 
 
-def averaged_in_c(library: AloneLibrary, bucket: Any) -> Any:
-    gradients = bucket.buffer().div_(library.world)
-    for piece in gradients.split(PIECE_BYTES // gradients.element_size()):
-        library.all_reduce(piece)()
+def slowest(library: TorchLibrary, seconds: list[float]) -> float:
+    return float(max(library.gather(statistics.median(seconds))))
+
+
+def at_once(gradients: torch.Tensor) -> Any:
     over: Any = torch.futures.Future()
     over.set_result(gradients)
     return over
+
+
+def averaged_in_c(library: AloneLibrary, bucket: Any) -> Any:
+    for piece in bucket.buffer().split(PIECE_BYTES // bucket.buffer().element_size()):
+        library.all_reduce(piece.div_(library.world))()
+    return at_once(bucket.buffer())
 
 
 def hidden_share(library: TorchLibrary, trials: int) -> float:
@@ -78,7 +87,7 @@ def hidden_share(library: TorchLibrary, trials: int) -> float:
     def reduce() -> None:
         library.dist.all_reduce(data)
 
-    for _ in range(3):
+    for _ in range(WARM_UP):
         reduce()
     shares = []
     for _ in range(trials):
@@ -112,7 +121,7 @@ def main() -> None:
     else:
         library.dist.all_reduce(torch.zeros(1))
         found["hidden"] = [hidden_share(library, args.trials)]
-    found["communication"] = [communication(library, args.trials)]
+    found |= costs_of_a_step(library, args.trials)
     if library.rank == 0:
         Path(args.output).write_text(json.dumps(found))
     library.close()

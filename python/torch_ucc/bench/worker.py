@@ -519,6 +519,14 @@ class AloneLibrary(TorchLibrary):
         _, (data,), expected = super()._gather(count)
         return self._collectives(self.GATHER, (data, None)), [data], expected
 
+    def _scatter(self, count: int) -> Prepared:
+        """By messages, since UCC 1.9 has none. Rank 0 leaves its own part where it is."""
+        if self.rank == 0:
+            parts = self._parts(count, own=True)
+            return self._messages([(peer, True, parts[peer]) for peer in range(1, self.world)]), parts, 1.0
+        result = self._empty(count)
+        return self._messages([(0, False, result)]), [result], 1.0
+
     def _ping_pong(self, count: int, *, known: bool = True) -> Prepared:
         return self._pair(count, at_once=False)  # UCX is not told from whom, the tag says it
 
@@ -529,12 +537,16 @@ class AloneLibrary(TorchLibrary):
         data, result = self._own(count), self._empty(count)
         if self.rank > 1:
             return _nothing, [], None
-        other = 1 - self.rank
-        sent = Message(other, 1, data.data_ptr(), 4 * count)
-        received = Message(other, 0, result.data_ptr(), 4 * count)
-        wanted = (Message * 2)(*(sent, received)[:: 1 if self.rank == 0 else -1])
-        call = InC(partial(self.c.alone_messages, wanted, 2, int(at_once)), (data, result))
+        both = [(1 - self.rank, True, data), (1 - self.rank, False, result)]
+        call = self._messages(both[:: 1 if self.rank == 0 else -1], at_once=at_once)
         return call, [data, result], 2.0 - self.rank
+
+    def _messages(self, wanted: Sequence[tuple[int, bool, Any]], *, at_once: bool = True) -> InC:
+        """To or from a peer, if sent or not; else each after the other."""
+        messages = (Message * len(wanted))(
+            *(Message(peer, sent, each.data_ptr(), 4 * each.numel()) for peer, sent, each in wanted)
+        )
+        return InC(partial(self.c.alone_messages, messages, len(wanted), int(at_once)), tuple(wanted))
 
     def barrier(self) -> object:
         return self._collectives(self.BARRIER, (None, None))()

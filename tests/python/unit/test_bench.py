@@ -478,9 +478,9 @@ class TestRuns:
         data = json.loads(output.read_text())
         assert data["failures"] == []
         assert {peer: set(found) for peer, found in data["occasions"].items()} == {
-            "ucc": {"hidden", "communication"},
-            "gloo": {"hidden", "communication"},
-            "alone": {"communication"},
+            "ucc": {"hidden", "communication", "averaging"},
+            "gloo": {"hidden", "communication", "averaging"},
+            "alone": {"communication", "averaging"},
         }
 
     @pytest.mark.usefixtures("cores_given_back", "loops_of_c")
