@@ -34,6 +34,7 @@ class StagedOp final : public Op {
   void announce() const override;
   bool is_announced() const override;
   microseconds patience() const override { return op_->patience(); }
+  bool starts_slowly() const override { return copies_ == nullptr && op_->starts_slowly(); }
   std::string waits_for() const override;
   Scope& scope() const override { return op_->scope(); }
   void record_wait(Clock::time_point since) const override { op_->record_wait(since); }

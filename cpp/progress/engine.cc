@@ -99,11 +99,14 @@ Engine::~Engine() {
 void Engine::post(std::shared_ptr<Op> op, Follow follow) {
   outstanding_.fetch_add(1, std::memory_order_seq_cst);
   op->mark_posted();
-  if (follow == Follow::leaves && op->starts_slowly()) {
+  if (follow == Follow::leaves && op->starts_slowly() && failure_for(*op) == nullptr) {
     enqueue(std::move(op));
     left_.fetch_add(1, std::memory_order_relaxed);
     bell_.ring();  // whoever sleeps for another starts it
     rouse_background();
+    if (failed()) {
+      serve_intake();  // the background thread may have been stopped meanwhile
+    }
     return;
   }
   start_now(std::move(op), follow);
@@ -431,7 +434,11 @@ class Engine::Waiting {
   explicit Waiting(Engine& engine) : engine_(engine) { engine_.waiting_.fetch_add(1, std::memory_order_seq_cst); }
   ~Waiting() {
     engine_.waiting_.fetch_sub(1, std::memory_order_seq_cst);
-    engine_.wake_background_if_needed();
+    if (engine_.intake_size_.load(std::memory_order_seq_cst) != 0) {
+      engine_.rouse_background();  // left to us after our last turn
+    } else {
+      engine_.wake_background_if_needed();
+    }
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
@@ -596,8 +603,8 @@ void Engine::stop_background() {
   }
 }
 
-// Sleeps until something is left in flight that nobody waits for, gives the caller a moment to come back and wait after
-// all, then drives. It lingers before it sleeps again, so that a caller who posts and waits in turns pays no system calls.
+// Sleeps until something is left that nobody waits for, gives the caller a moment to come back and wait after all, or to go on,
+// then drives. It lingers before it sleeps again, so that a caller who posts and waits in turns pays no system calls.
 void Engine::background() {
   ::pthread_setname_np(::pthread_self(), "ucc-progress");
   ::prctl(PR_SET_TIMERSLACK, 5000UL);  // 5 us instead of 50: the pauses below are short
@@ -608,7 +615,8 @@ void Engine::background() {
   while (!stopping_.load(std::memory_order_seq_cst)) {
     const std::uint64_t left = left_.load(std::memory_order_relaxed);
     const bool work = background_has_work();
-    if (work && (left == ours || wanted_.exchange(false))) {
+    const bool goes_on = parker && intake_size_.load(std::memory_order_relaxed) != 0;
+    if (work && (left == ours || goes_on || wanted_.exchange(false))) {
       ours = left;
       idle_naps = 0;
       length = kNap;
@@ -628,20 +636,25 @@ void Engine::background() {
       idle_naps = 0;
       continue;
     }
-    nap(work ? kGrace : length);
-    if (left_.load(std::memory_order_relaxed) != left) {
-      idle_naps = 0;
-      length = std::min(2 * length, kLongestNap);
-    } else if (work) {
-      ours = left;
+    if (work) {
+      nap(kGrace, false);
     } else {
-      ++idle_naps;
-      length = kNap;
+      nap(length, true);
     }
+    const bool came_back = left_.load(std::memory_order_relaxed) != left;
+    if (work && (!came_back || intake_size_.load(std::memory_order_relaxed) != 0)) {
+      ours = left_.load(std::memory_order_relaxed);
+      continue;
+    }
+    idle_naps = came_back ? 0 : idle_naps + 1;
+    length = came_back ? std::min(2 * length, kLongestNap) : kNap;
   }
 }
 
 void Engine::drive_in_background(const Op& op) {
+  if (!op.posted()) {
+    return;
+  }
   if (op.starts_slowly()) {
     rouse_background();
   } else {
@@ -669,11 +682,13 @@ void Engine::call_background() {
   }
 }
 
-// Returns early to stop, when somebody wants what is in flight, and when roused.
-void Engine::nap(Clock::duration duration) {
+// Returns early to stop, when somebody wants what is in flight, and, if it can be, when roused.
+void Engine::nap(Clock::duration duration, bool can_be_roused) {
   std::unique_lock<std::mutex> lock(background_mutex_);
-  background_wake_.wait_for(
-      lock, duration, [this] { return stopping_.load(std::memory_order_seq_cst) || wanted_.load() || roused_.exchange(false); });
+  background_wake_.wait_for(lock, duration, [&] {
+    return stopping_.load(std::memory_order_seq_cst) || wanted_.load() || (can_be_roused && roused_.load());
+  });
+  roused_.store(false);  // it is up, and looks for work before it naps for long
 }
 
 // Who wants it rings only if nobody did so before: called in vain, it forgets that before it looks for work a last time.
@@ -688,7 +703,7 @@ void Engine::sleep_until_work() {
     wanted_.store(false);
     return called();
   });
-  roused_.store(false);  // it is up
+  roused_.store(false);
   background_asleep_.store(false, std::memory_order_seq_cst);
 }
 

@@ -1,9 +1,10 @@
 // The one place where operations advance. Owns the baton, the intake, the operations in flight and the background thread.
 //
 // Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that a small operation ends
-// without a thread hop. The background thread drives only while something is in flight and nobody waits. Nobody sleeps with
-// the baton in hand, and nobody waits for it: who does not get it leaves the operation in the intake, or sleeps on the bell
-// and tries again. Completions and finish() run after the baton was given back.
+// without a thread hop; what starts slowly and is not waited for he leaves in the intake. The background thread drives only
+// while something was posted and nobody waits. Nobody sleeps with the baton in hand, and nobody waits for it: who does not get
+// it leaves the operation in the intake, or sleeps on the bell and tries again. Completions and finish() run after the baton was
+// given back.
 #pragma once
 
 #include <atomic>
@@ -61,8 +62,8 @@ class Engine {
   bool settled(Op& op);
 
   // For a caller who wants to see the end of `op` without wait(): the background thread drives from now on, without the moment
-  // that it else leaves to a caller who may come back. What starts slowly it leaves that moment: woken at once it may take the
-  // core from a caller who is about to go on.
+  // that it else leaves to a caller who may come back. Unless it drives already, that is left for what starts slowly: woken at
+  // once it may take the core from a caller who is about to go on.
   void drive_in_background(const Op& op);
 
   // Post and wait, for operations of our own (creating a team, the barrier before closing).
@@ -145,7 +146,7 @@ class Engine {
   Status given_up(const Op& op) const;
 
   void background();
-  void nap(Clock::duration duration);
+  void nap(Clock::duration duration, bool can_be_roused);
   void sleep_until_work();
   bool background_has_work() const;
   void wake_background_if_needed();

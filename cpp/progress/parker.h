@@ -18,7 +18,7 @@ struct ParkPolicy {
   int polls_per_yield = 8;             // between two yields
   int polls_per_turn = 32;             // between two looks at the clock
   microseconds crowded_yield{1000};    // a yield that took so long gave the core to somebody who computes
-  microseconds give_way{50000};        // then nobody spins nor yields for so long
+  microseconds give_way{50000};        // then who waits neither spins nor yields for so long
   microseconds moving{5};              // a single poll that took so long moved data
 };
 

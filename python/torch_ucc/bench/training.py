@@ -41,9 +41,11 @@ def costs_of_a_step(library: TorchLibrary, steps: int) -> dict[str, list[float]]
         DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))))
         for _ in range(2)
     )
-    silent.register_comm_hook(None, lambda _, bucket: at_once(bucket.buffer()))
-    if isinstance(library, AloneLibrary):
-        averaged.register_comm_hook(library, lambda of, bucket: averaged_in_c(of, bucket))
+    if isinstance(library, AloneLibrary):  # for a hook DDP does not divide
+        averaged.register_comm_hook(library, lambda of, bucket: divided(of, bucket, of.all_reduce))
+        silent.register_comm_hook(library, lambda of, bucket: divided(of, bucket, None))
+    else:
+        silent.register_comm_hook(None, lambda _, bucket: at_once(bucket.buffer()))
     batch = torch.ones(4, WIDTH)
 
     def step(ddp: DistributedDataParallel) -> float:
@@ -54,7 +56,11 @@ def costs_of_a_step(library: TorchLibrary, steps: int) -> dict[str, list[float]]
         with averaged.no_sync():
             return step(averaged)
 
-    turns = [(step(averaged), step(silent), alone()) for _ in range(WARM_UP + steps)][WARM_UP:]
+    turns = []
+    for _ in range(WARM_UP + steps):  # each comes after one of the other model, whose memory is in the caches
+        turns.append((step(averaged), step(silent), alone()))
+        step(silent)
+    del turns[:WARM_UP]
     return {
         "averaging": [slowest(library, [full - without for full, _, without in turns])],
         "communication": [slowest(library, [full - copied for full, copied, _ in turns])],
@@ -71,9 +77,11 @@ def at_once(gradients: torch.Tensor) -> Any:
     return over
 
 
-def averaged_in_c(library: AloneLibrary, bucket: Any) -> Any:
+def divided(library: AloneLibrary, bucket: Any, reduce: Callable[[Any], Callable[[], None]] | None) -> Any:
     for piece in bucket.buffer().split(PIECE_BYTES // bucket.buffer().element_size()):
-        library.all_reduce(piece.div_(library.world))()
+        piece.div_(library.world)
+        if reduce is not None:
+            reduce(piece)()
     return at_once(bucket.buffer())
 
 

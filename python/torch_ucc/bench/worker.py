@@ -520,7 +520,7 @@ class AloneLibrary(TorchLibrary):
         return self._collectives(self.GATHER, (data, None)), [data], expected
 
     def _scatter(self, count: int) -> Prepared:
-        """By messages, since UCC 1.9 has none. Rank 0 leaves its own part where it is."""
+        """By messages, since UCC 1.9 has none. Rank 0 leaves its own part where it is, which others copy."""
         if self.rank == 0:
             parts = self._parts(count, own=True)
             return self._messages([(peer, True, parts[peer]) for peer in range(1, self.world)]), parts, 1.0
@@ -542,7 +542,7 @@ class AloneLibrary(TorchLibrary):
         return call, [data, result], 2.0 - self.rank
 
     def _messages(self, wanted: Sequence[tuple[int, bool, Any]], *, at_once: bool = True) -> InC:
-        """To or from a peer, if sent or not; else each after the other."""
+        """Each to a peer if it is sent, else from it; each after the other unless `at_once`."""
         messages = (Message * len(wanted))(
             *(Message(peer, sent, each.data_ptr(), 4 * each.numel()) for peer, sent, each in wanted)
         )

@@ -299,6 +299,20 @@ TEST(EngineFailure, WhatIsPostedToAFailedScopeEndsAtOnce) {
   EXPECT_TRUE(rig.engine.run(make_op({})).ok());
 }
 
+TEST(EngineFailure, WhatStartsSlowlyEndsOnAFailedScopeAndEngineThoughNobodyDrives) {
+  Rig rig;
+  Scope scope("failed");
+  rig.engine.fail(scope, Status(StatusCode::peer_gone, "rank 1 has died"));
+  rig.engine.stop_background();
+  EXPECT_TRUE(rig.post({.scope = &scope, .starts_slowly = true}, Follow::leaves)->done());
+  const auto waiting = rig.post({.starts_slowly = true}, Follow::leaves);
+  EXPECT_FALSE(waiting->done());
+  rig.engine.fail(Status(StatusCode::closed, "closed"));
+  EXPECT_TRUE(rig.post({.starts_slowly = true}, Follow::leaves)->done());
+  EXPECT_TRUE(waiting->done());
+  EXPECT_EQ(waiting->starts(), 0);
+}
+
 TEST(EngineFailure, ATimeoutFailsItsScopeOnlyAndTellsWhatIsSeenOfTheOthers) {
   Scope mine("mine");
   Rig rig;

@@ -159,8 +159,8 @@ TEST(Engine, BackgroundStartsWhatWasPostedWhileTheBatonWasTaken) {
 }
 
 TEST(Engine, WhatStartsSlowlyIsNotStartedByWhoLeaves) {
-  Rig rig;
   std::thread::id starter;
+  Rig rig;
   const auto op = rig.post({.starts_slowly = true, .on_start = [&] { starter = std::this_thread::get_id(); }}, Follow::leaves);
   ASSERT_TRUE(ends_by_itself(*op));
   EXPECT_NE(starter, std::this_thread::get_id());
@@ -186,16 +186,24 @@ TEST(Engine, WhatStartsSlowlyKeepsItsPlace) {
 }
 
 TEST(Engine, WhatStartsSlowlyIsStartedByWhoSleepsForAnother) {
-  Rig rig;
-  const auto late = rig.post({.polls = FakeOp::kNever, .is_announced = true});
-  std::thread waits([&] { rig.wait(*late); });
-  const std::uint64_t before = rig.engine.sleeps();
-  while (rig.engine.sleeps() < before + 3) {  // for ever if nobody sleeps
+  constexpr std::chrono::minutes kLong{10};
+  FakeTransport transport;
+  ParkPolicy policy;
+  policy.spin = policy.yield = microseconds(0);
+  policy.pause_min = policy.pause_max = policy.pause_max_rung = kLong;
+  Engine engine(transport, policy);
+  engine.stop_background();
+  const auto late = make_op({.polls = FakeOp::kNever});
+  engine.post(late, Follow::waits);
+  std::thread waits([&] { engine.wait(*late, hard_limit()); });
+  while (engine.sleeps() == 0) {  // for ever if it does not
     std::this_thread::yield();
   }
-  const auto slow = rig.post({.starts_slowly = true}, Follow::leaves);
+  const auto slow = make_op({.starts_slowly = true});
+  engine.post(slow, Follow::leaves);
   EXPECT_TRUE(ends_by_itself(*slow));
   late->end();
+  engine.bell().ring();
   waits.join();
 }
 
