@@ -636,11 +636,7 @@ void Engine::background() {
       idle_naps = 0;
       continue;
     }
-    if (work) {
-      nap(kGrace, false);
-    } else {
-      nap(length, true);
-    }
+    nap(work ? kGrace : length, !work);
     const bool came_back = left_.load(std::memory_order_relaxed) != left;
     if (work && (!came_back || intake_size_.load(std::memory_order_relaxed) != 0)) {
       ours = left_.load(std::memory_order_relaxed);

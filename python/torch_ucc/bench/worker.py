@@ -521,11 +521,10 @@ class AloneLibrary(TorchLibrary):
 
     def _scatter(self, count: int) -> Prepared:
         """By messages, since UCC 1.9 has none. Rank 0 leaves its own part where it is, which others copy."""
+        _, (*parts, result), expected = super()._scatter(count)
         if self.rank == 0:
-            parts = self._parts(count, own=True)
-            return self._messages([(peer, True, parts[peer]) for peer in range(1, self.world)]), parts, 1.0
-        result = self._empty(count)
-        return self._messages([(0, False, result)]), [result], 1.0
+            return self._messages([(peer, True, parts[peer]) for peer in range(1, self.world)]), parts, None
+        return self._messages([(0, False, result)]), [result], expected
 
     def _ping_pong(self, count: int, *, known: bool = True) -> Prepared:
         return self._pair(count, at_once=False)  # UCX is not told from whom, the tag says it
