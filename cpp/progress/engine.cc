@@ -457,7 +457,7 @@ bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
   parker.set_patience(op.patience());
   parker.give_way(give_way_until_.load(std::memory_order_relaxed));
   while (true) {
-    const Clock::time_point now = turn(parker, &op);
+    const Clock::time_point now = turn(parker, &op).now;
     if (op.deadline().passed(now) && !op.completion().done()) {
       complete(op, time_out(op));  // also when the baton could not be had
     }
@@ -473,32 +473,33 @@ bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
   return op.completion().done();
 }
 
-// One turn with the baton, if it is free. Returns the time after it.
-Clock::time_point Engine::drive(const Op* until, int polls) {
-  Clock::time_point now;
+// One turn with the baton, if it is free.
+Engine::Drove Engine::drive(const Op* until, int polls) {
+  Drove drove;
   {
     Turn turn(*this);
+    drove.held = static_cast<bool>(turn);
     if (turn) {
       admit_intake(turn.token());
       poll(turn.token(), until, polls);
     }
-    now = Clock::now();
+    drove.now = Clock::now();
     if (turn) {
-      expire(turn.token(), now);
+      expire(turn.token(), drove.now);
     }
   }
   serve_intake();
-  return now;
+  return drove;
 }
 
 // A turn of polling; the parker starts over if it saw anything happen.
-Clock::time_point Engine::turn(Parker& parker, const Op* until) {
+Engine::Drove Engine::turn(Parker& parker, const Op* until) {
   const std::uint64_t before = activity_.load(std::memory_order_relaxed);
-  const Clock::time_point now = drive(until, parker.polls());
+  const Drove drove = drive(until, parker.polls());
   if (activity_.load(std::memory_order_relaxed) != before) {
-    parker.restart(now);
+    parker.restart(drove.now);
   }
-  return now;
+  return drove;
 }
 
 // Who waits gives way to whoever computes on its core. The background thread only yields: it shares its core with its own
@@ -527,7 +528,7 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
     case Parker::Turn::pause: {
       Bell::Sleep sleep(bell_);
       const Clock::time_point before = now;
-      now = turn(parker, waited_for);  // what came before the announcement is seen here, what comes later rings
+      now = turn(parker, waited_for).now;  // what came before the announcement is seen here, what comes later rings
       const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || stopping_.load();
       if (over || parker.moves(now - before)) {
         return;
@@ -604,7 +605,8 @@ void Engine::stop_background() {
 }
 
 // Sleeps until something is left that nobody waits for, gives the caller a moment to come back and wait after all, or to go on,
-// then drives. It lingers before it sleeps again, so that a caller who posts and waits in turns pays no system calls.
+// then drives, unless somebody else does. It lingers before it sleeps again, so that a caller who posts and waits in turns pays
+// no system calls.
 void Engine::background() {
   ::pthread_setname_np(::pthread_self(), "ucc-progress");
   ::prctl(PR_SET_TIMERSLACK, 5000UL);  // 5 us instead of 50: the pauses below are short
@@ -614,23 +616,27 @@ void Engine::background() {
   int idle_naps = kNapsBeforeSleep;
   while (!stopping_.load(std::memory_order_seq_cst)) {
     const std::uint64_t left = left_.load(std::memory_order_relaxed);
+    const bool wanted = wanted_.load() && wanted_.exchange(false);  // called in vain if there is no work now
     const bool work = background_has_work();
     const bool goes_on = parker && intake_size_.load(std::memory_order_relaxed) != 0;
-    if (work && (left == ours || goes_on || wanted_.exchange(false))) {
+    if (work && (left == ours || goes_on || wanted)) {
       ours = left;
       idle_naps = 0;
-      length = kNap;
       if (!parker) {
         parker.emplace(policy_, Clock::now());
       }
       parker->set_patience(patience_.load());
-      rest(*parker, turn(*parker, nullptr), nullptr, Deadline());
+      if (const Drove drove = turn(*parker, nullptr); drove.held) {
+        length = kNap;
+        rest(*parker, drove.now, nullptr, Deadline());
+      } else {  // by a caller whose post takes long
+        parker.reset();
+        nap(length, true);
+        length = std::min(2 * length, kLongestNap);
+      }
       continue;
     }
     parker.reset();
-    if (!work && wanted_.exchange(false)) {
-      continue;  // it ended meanwhile, or came meanwhile
-    }
     if (!work && idle_naps == kNapsBeforeSleep) {
       sleep_until_work();
       idle_naps = 0;

@@ -2,9 +2,9 @@
 //
 // Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that a small operation ends
 // without a thread hop; what starts slowly and is not waited for he leaves in the intake. The background thread drives only
-// while something was posted and nobody waits. Nobody sleeps with the baton in hand, and nobody waits for it: who does not get
-// it leaves the operation in the intake, or sleeps on the bell and tries again. Completions and finish() run after the baton was
-// given back.
+// while something was posted, nobody waits and the baton is free. Nobody sleeps with the baton in hand, and nobody waits for it:
+// who does not get it leaves the operation in the intake, or sleeps on the bell and tries again. Completions and finish() run
+// after the baton was given back.
 #pragma once
 
 #include <atomic>
@@ -120,6 +120,12 @@ class Engine {
     Clock::time_point since;
   };
 
+  // What came of a turn: the time after it, and whether the baton was free.
+  struct Drove {
+    Clock::time_point now;
+    bool held = false;
+  };
+
   // With the baton.
   void suspect(std::shared_ptr<Op> op, Status status, bool ended_well);
   void judge();
@@ -130,8 +136,8 @@ class Engine {
   void abandon_failed(LoopToken& token);
 
   // Without it.
-  Clock::time_point drive(const Op* until, int polls);
-  Clock::time_point turn(Parker& parker, const Op* until);
+  Drove drive(const Op* until, int polls);
+  Drove turn(Parker& parker, const Op* until);
   void yield(Parker& parker, Clock::time_point now, bool waits);
   void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
   void start_now(std::shared_ptr<Op> op, Follow follow);

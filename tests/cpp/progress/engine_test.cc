@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -155,6 +156,22 @@ TEST(Engine, BackgroundStartsWhatWasPostedWhileTheBatonWasTaken) {
   BatonHolder holder(rig.engine);
   const auto op = rig.post({}, Follow::leaves);
   holder.release();
+  EXPECT_TRUE(ends_by_itself(*op));
+}
+
+TEST(Engine, BackgroundKeepsAwayFromWhoStartsAnOperation) {
+  Rig rig;
+  std::shared_ptr<FakeOp> op;
+  const auto take_long = [&] {
+    rig.engine.drive_in_background(*op);
+    const Deadline end = Deadline::after(milliseconds(200));
+    while (rig.engine.sleeps() == 0 && !end.passed()) {  // it would spin and yield, then sleep
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_EQ(rig.engine.sleeps(), 0U);
+  };
+  op = make_op({.polls = 500, .on_start = take_long});
+  rig.engine.post(op, Follow::leaves);
   EXPECT_TRUE(ends_by_itself(*op));
 }
 
