@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/core.h"
 #include "trace/dumper.h"
 
 namespace torch_ucc {
@@ -100,6 +101,9 @@ void Engine::post(std::shared_ptr<Op> op, Follow follow) {
   outstanding_.fetch_add(1, std::memory_order_seq_cst);
   op->mark_posted();
   if (follow == Follow::leaves && op->starts_slowly() && failure_for(*op) == nullptr) {
+    if (policy_.beside_caller) {
+      caller_core_.store(current_core(), std::memory_order_relaxed);
+    }
     enqueue(std::move(op));
     left_.fetch_add(1, std::memory_order_relaxed);
     bell_.ring();  // whoever sleeps for another starts it
@@ -623,6 +627,9 @@ void Engine::background() {
       ours = left;
       idle_naps = 0;
       if (!parker) {
+        if (const int core = caller_core_.exchange(-1, std::memory_order_relaxed); core >= 0 && core != current_core()) {
+          move_to_core(core);
+        }
         parker.emplace(policy_, Clock::now());
       }
       parker->set_patience(patience_.load());

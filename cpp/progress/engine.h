@@ -186,6 +186,7 @@ class Engine {
   std::atomic<std::size_t> outstanding_{0};
   std::atomic<int> waiting_{0};         // threads inside wait()
   std::atomic<std::uint64_t> left_{0};  // operations whose caller went on with something else
+  std::atomic<int> caller_core_{-1};    // where the last caller was who left something to be started
   std::atomic<std::uint64_t> sleeps_{0};
 
   std::atomic<Clock::rep> last_death_;  // when a scope last failed because a peer was gone

@@ -20,6 +20,7 @@ struct ParkPolicy {
   microseconds crowded_yield{1000};    // a yield that took so long gave the core to somebody who computes
   microseconds give_way{50000};        // then who waits neither spins nor yields for so long
   microseconds moving{5};              // a single poll that took so long moved data
+  bool beside_caller = false;          // the background thread starts what its caller left on the core of that one
 };
 
 // A pure state machine over the time given to it: it never sleeps itself.
@@ -91,8 +92,10 @@ class Parker {
 
 // The policy for `ranks_on_host` ranks that share `usable_cores`: with more ranks than cores nobody spins, since the peer that
 // would be waited for may need this very core (4 ranks on 2 cores, 64 B: 6629 us spinning, 11 us yielding), and nobody polls much
-// before it yields (all_reduce of 4 B: 18 us with 16 polls after a post and 8 a yield, 12.3 us with 2 and 2).
+// before it yields (all_reduce of 4 B: 18 us with 16 polls after a post and 8 a yield, 12.3 us with 2 and 2). Without a core to
+// spare each rank keeps to its own: the kernel may wake two background threads on one core, and leave them there.
 inline ParkPolicy fit_to_host(ParkPolicy policy, int ranks_on_host, int usable_cores) {
+  policy.beside_caller = ranks_on_host >= usable_cores;
   if (ranks_on_host > usable_cores) {
     policy.spin = microseconds(0);
     policy.polls_after_post = 2;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/core.h"
 #include "fakes/rig.h"
 
 namespace torch_ucc {
@@ -181,6 +182,23 @@ TEST(Engine, WhatStartsSlowlyIsNotStartedByWhoLeaves) {
   const auto op = rig.post({.starts_slowly = true, .on_start = [&] { starter = std::this_thread::get_id(); }}, Follow::leaves);
   ASSERT_TRUE(ends_by_itself(*op));
   EXPECT_NE(starter, std::this_thread::get_id());
+}
+
+TEST(Engine, WhatStartsSlowlyIsStartedOnTheCoreOfWhoLeftIt) {
+  ParkPolicy policy;
+  policy.beside_caller = true;
+  FakeTransport transport;
+  Engine engine(transport, policy);
+  constexpr int kRounds = 40;
+  int beside = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    move_to_core(round % 2);
+    const int here = current_core();
+    const auto op = make_op({.starts_slowly = true, .on_start = [&] { beside += current_core() == here ? 1 : 0; }});
+    engine.post(op, Follow::leaves);
+    ASSERT_TRUE(ends_by_itself(*op));
+  }
+  EXPECT_GT(beside, kRounds * 3 / 4);
 }
 
 TEST(Engine, WhatStartsSlowlyIsStartedByWhoWaits) {

@@ -124,6 +124,12 @@ TEST(FitToHost, LeavesThePolicyAloneWhileThereIsACoreForEveryRank) {
   EXPECT_EQ(fitted.polls_per_turn, policy().polls_per_turn);
 }
 
+TEST(FitToHost, BackgroundThreadsKeepToTheirRanksCoreWhereNoneIsToSpare) {
+  EXPECT_FALSE(fit_to_host(policy(), 3, 4).beside_caller);
+  EXPECT_TRUE(fit_to_host(policy(), 4, 4).beside_caller);
+  EXPECT_TRUE(fit_to_host(policy(), 5, 4).beside_caller);
+}
+
 TEST(FitToHost, NobodySpinsWhenRanksOutnumberCores) {
   const ParkPolicy fitted = fit_to_host(policy(), 3, 2);
   EXPECT_EQ(fitted.spin, microseconds(0));
