@@ -620,14 +620,15 @@ void Engine::background() {
   int idle_naps = kNapsBeforeSleep;
   while (!stopping_.load(std::memory_order_seq_cst)) {
     const std::uint64_t left = left_.load(std::memory_order_relaxed);
-    const bool wanted = wanted_.load() && wanted_.exchange(false);  // called in vain if there is no work now
+    const bool wanted = !parker && wanted_.exchange(false);  // called in vain if there is no work now
     const bool work = background_has_work();
     const bool goes_on = parker && intake_size_.load(std::memory_order_relaxed) != 0;
     if (work && (left == ours || goes_on || wanted)) {
       ours = left;
       idle_naps = 0;
       if (!parker) {
-        if (const int core = caller_core_.exchange(-1, std::memory_order_relaxed); core >= 0 && core != current_core()) {
+        const int core = caller_core_.exchange(-1, std::memory_order_relaxed);
+        if (core >= 0 && core != current_core() && intake_size_.load(std::memory_order_relaxed) != 0) {
           move_to_core(core);
         }
         parker.emplace(policy_, Clock::now());
@@ -636,7 +637,7 @@ void Engine::background() {
       if (const Drove drove = turn(*parker, nullptr); drove.held) {
         length = kNap;
         rest(*parker, drove.now, nullptr, Deadline());
-      } else {  // by a caller whose post takes long
+      } else {  // by a caller whose post takes long, mostly
         parker.reset();
         nap(length, true);
         length = std::min(2 * length, kLongestNap);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <ctime>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -162,17 +163,22 @@ TEST(Engine, BackgroundStartsWhatWasPostedWhileTheBatonWasTaken) {
 
 TEST(Engine, BackgroundKeepsAwayFromWhoStartsAnOperation) {
   Rig rig;
+  std::this_thread::sleep_for(milliseconds(20));  // until it sleeps; else it may come first
   std::shared_ptr<FakeOp> op;
+  std::clock_t spent = 0;
   const auto take_long = [&] {
     rig.engine.drive_in_background(*op);
     const Deadline end = Deadline::after(milliseconds(200));
+    spent = std::clock();
     while (rig.engine.sleeps() == 0 && !end.passed()) {  // it would spin and yield, then sleep
       std::this_thread::sleep_for(milliseconds(1));
     }
+    spent = std::clock() - spent;
     EXPECT_EQ(rig.engine.sleeps(), 0U);
   };
   op = make_op({.polls = 500, .on_start = take_long});
   rig.engine.post(op, Follow::leaves);
+  EXPECT_LT(spent, CLOCKS_PER_SEC / 20) << "all threads together, in 0.2 s";
   EXPECT_TRUE(ends_by_itself(*op));
 }
 
@@ -192,7 +198,7 @@ TEST(Engine, WhatStartsSlowlyIsStartedOnTheCoreOfWhoLeftIt) {
   constexpr int kRounds = 40;
   int beside = 0;
   for (int round = 0; round < kRounds; ++round) {
-    move_to_core(round % 2);
+    move_to_core(round % 2);  // where there is a second one; else this shows nothing
     const int here = current_core();
     const auto op = make_op({.starts_slowly = true, .on_start = [&] { beside += current_core() == here ? 1 : 0; }});
     engine.post(op, Follow::leaves);
