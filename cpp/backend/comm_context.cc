@@ -151,13 +151,13 @@ auto explaining_scarcity(const std::string& what, Make&& make) -> decltype(make(
   }
 }
 
-ParkPolicy park_policy(const Settings& settings, int ranks_on_host) {
+ParkPolicy park_policy(const Settings& settings, int ranks) {
   ParkPolicy policy;
   policy.spin = settings.spin;
   policy.yield = settings.yield;
   policy.pause_min = settings.pause_min;
   policy.pause_max = settings.pause_max;
-  return fit_to_host(policy, ranks_on_host, settings.cores);
+  return fit_to_cores(policy, ranks, settings.cores);
 }
 
 // `text` to each member of a channel of notes.
@@ -259,7 +259,7 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       direct_(std::make_shared<Direct>()),
       oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
       transports_(ucc_, worker_, *direct_, [this](const std::string& note) { on_note(note); }),
-      engine_(transports_, park_policy(settings_, ranks_on_host(peers_, rank_)), std::move(bell_), kVerdict),
+      engine_(transports_, park_policy(settings_, ranks_on_cores(peers_, rank_)), std::move(bell_), kVerdict),
       control_scope_(std::make_shared<Scope>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);
   find_direct_messages();

@@ -12,6 +12,7 @@
 #include <random>
 #include <system_error>
 
+#include "base/core.h"
 #include "base/hex.h"
 #include "base/status.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 constexpr char kField = '\x1f';     // between the two parts of a field
 constexpr char kRecord = '\x1e';    // after each field
-constexpr std::size_t kFields = 6;  // before those of `agreed`
+constexpr std::size_t kFields = 7;  // before those of `agreed`
 
 Status malformed() {
   return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"};
@@ -74,8 +75,13 @@ NamedValues decode_values(const std::string& text) {
 }
 
 std::string PeerRecord::encode() const {
-  NamedValues fields{{"host", host}, {"host_id", host_id},         {"nonce", nonce},
-                     {"bell", bell}, {"address", to_hex(address)}, {"pid", std::to_string(pid)}};
+  NamedValues fields{{"host", host},
+                     {"host_id", host_id},
+                     {"nonce", nonce},
+                     {"bell", bell},
+                     {"cores", cores},
+                     {"address", to_hex(address)},
+                     {"pid", std::to_string(pid)}};
   fields.insert(fields.end(), agreed.begin(), agreed.end());
   return encode_values(fields);
 }
@@ -83,7 +89,7 @@ std::string PeerRecord::encode() const {
 PeerRecord PeerRecord::decode(const std::string& text) {
   const NamedValues fields = decode_values(text);
   if (fields.size() < kFields || fields[0].first != "host" || fields[1].first != "host_id" || fields[2].first != "nonce" ||
-      fields[3].first != "bell" || fields[4].first != "address" || fields[5].first != "pid") {
+      fields[3].first != "bell" || fields[4].first != "cores" || fields[5].first != "address" || fields[6].first != "pid") {
     throw StatusError(malformed());
   }
   PeerRecord record;
@@ -91,12 +97,13 @@ PeerRecord PeerRecord::decode(const std::string& text) {
   record.host_id = fields[1].second;
   record.nonce = fields[2].second;
   record.bell = fields[3].second;
-  std::optional<std::string> address = from_hex(fields[4].second);
+  record.cores = fields[4].second;
+  std::optional<std::string> address = from_hex(fields[5].second);
   if (!address) {
     throw StatusError(malformed());
   }
   record.address = *std::move(address);
-  const std::string& pid = fields[5].second;
+  const std::string& pid = fields[6].second;
   if (const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), record.pid);
       error != std::errc() || end != pid.data() + pid.size()) {
     throw StatusError(malformed());
@@ -119,6 +126,7 @@ PeerRecord PeerRecord::here(NamedValues agreed) {
   }
   std::random_device random;
   record.nonce = std::to_string((static_cast<std::uint64_t>(random()) << 32U) | random());
+  record.cores = allowed_cores();
   record.pid = ::getpid();
   record.agreed = std::move(agreed);
   return record;
@@ -147,10 +155,11 @@ void check_peers(const std::string& group, const std::vector<PeerRecord>& peers)
   }
 }
 
-int ranks_on_host(const std::vector<PeerRecord>& peers, int my_rank) {
-  const auto& mine = peers.at(static_cast<std::size_t>(my_rank)).host_id;
-  return static_cast<int>(
-      std::count_if(peers.begin(), peers.end(), [&](const PeerRecord& peer) { return peer.host_id == mine; }));
+int ranks_on_cores(const std::vector<PeerRecord>& peers, int my_rank) {
+  const PeerRecord& mine = peers.at(static_cast<std::size_t>(my_rank));
+  return static_cast<int>(std::count_if(peers.begin(), peers.end(), [&](const PeerRecord& peer) {
+    return peer.host_id == mine.host_id && peer.cores == mine.cores;
+  }));
 }
 
 }  // namespace torch_ucc

@@ -15,6 +15,7 @@ struct PeerRecord {
   std::string host_id;  // equal on ranks of one machine, also in different containers (the kernel's boot id)
   std::string nonce;    // random: tells this start of the process group from an earlier one
   std::string bell;     // how processes on the same host find this one's bell: see progress/bell.h
+  std::string cores;    // it may run on: equal on ranks that share them, see base/core.h
   std::string address;  // of its UCX worker, as bytes
   long pid = 0;         // in the process's own pid namespace: UCC tells processes apart by host and pid
   NamedValues agreed;   // what must be equal on all ranks: settings, library versions
@@ -40,7 +41,7 @@ Status difference(const std::string& group, const PeerRecord& one, int its_rank,
 std::string encode_values(const NamedValues& values);
 NamedValues decode_values(const std::string& text);
 
-// How many of `peers` run on the host of `my_rank`, itself included.
-int ranks_on_host(const std::vector<PeerRecord>& peers, int my_rank);
+// How many of `peers` share the cores of `my_rank`, itself included. Ranks that are kept to different ones share none.
+int ranks_on_cores(const std::vector<PeerRecord>& peers, int my_rank);
 
 }  // namespace torch_ucc

@@ -9,7 +9,7 @@
 namespace torch_ucc {
 
 struct ParkPolicy {
-  microseconds spin{200};    // polls without pause; zero when ranks on this host outnumber its cores
+  microseconds spin{200};    // polls without pause; zero when ranks outnumber their cores
   microseconds yield{2000};  // then gives the core away between polls
   microseconds pause_min{20};
   microseconds pause_max{1000};        // also the longest time a peer's arrival goes unnoticed
@@ -90,13 +90,14 @@ class Parker {
   int polls_ = 0;
 };
 
-// The policy for `ranks_on_host` ranks that share `usable_cores`: with more ranks than cores nobody spins, since the peer that
+// The policy for `ranks` that share `cores`: with more ranks than cores nobody spins, since the peer that
 // would be waited for may need this very core (4 ranks on 2 cores, 64 B: 6629 us spinning, 11 us yielding), and nobody polls much
 // before it yields (all_reduce of 4 B: 18 us with 16 polls after a post and 8 a yield, 12.3 us with 2 and 2). Without a core to
-// spare each rank keeps to its own: the kernel may wake two background threads on one core, and leave them there.
-inline ParkPolicy fit_to_host(ParkPolicy policy, int ranks_on_host, int usable_cores) {
-  policy.beside_caller = ranks_on_host >= usable_cores;
-  if (ranks_on_host > usable_cores) {
+// spare each background thread begins on its own rank's: the kernel may wake two background threads on one core, and leave them
+// there.
+inline ParkPolicy fit_to_cores(ParkPolicy policy, int ranks, int cores) {
+  policy.beside_caller = ranks >= cores;
+  if (ranks > cores) {
     policy.spin = microseconds(0);
     policy.polls_after_post = 2;
     policy.polls_per_turn = 2;

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch_ucc import config
 from torch_ucc.topology import sysv, where
-from torch_ucc.topology.cores import usable_here
+from torch_ucc.topology.cores import of_launcher, usable_here, usable_to_launcher
 from torch_ucc.topology.user import LOOPBACK, settings_here, tls
 
 if TYPE_CHECKING:
@@ -63,8 +63,10 @@ def _choose(
 ) -> tuple[Options, Options]:
     size = len(global_ranks)
     is_plain = not settings() and config.in_force().tuned is None
+    cores = usable_to_launcher()
     all_here = told_by_launcher(size)
     if all_here is None:
+        cores = usable_here()  # those of all, if they are in one place
         places = set(core.exchange(store, rank, size, timeout, where.here() if is_plain else b""))
         all_here = len(places) == 1 and b"" not in places
     if not all_here:
@@ -76,13 +78,15 @@ def _choose(
     _agreed.pop(tuple(global_ranks), None)
     if is_plain:
         devices = ("NET_DEVICES", LOOPBACK)
-        ways = tls(cma=size > usable_here(), tcp=False, sysv=sysv.works())
+        ways = tls(cma=size > cores, tcp=False, sysv=sysv.works())
         return [*([ways] if size > 1 else []), devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
     from torch_ucc.topology.here import this_host
     from torch_ucc.topology.job import uniform
     from torch_ucc.topology.plan import make_plan
 
-    job = uniform([this_host()], size, settings())
+    host = this_host()
+    cpu = host.cpu._replace(usable=",".join(str(each) for each in sorted(of_launcher())))
+    job = uniform([host._replace(cpu=cpu)], size, settings())
     plan = make_plan(job)
     _refuse_problems(plan)
     _refuse_profile(job)

@@ -32,6 +32,19 @@ def usable_here() -> int:
     return usable(len(os.sched_getaffinity(0)), quota(_text))
 
 
+def of_launcher() -> set[int]:
+    """The CPUs of the process that started this one, which may keep each of its ranks to some of them."""
+    mine = os.sched_getaffinity(0)
+    try:
+        return mine | os.sched_getaffinity(os.getppid())
+    except OSError:
+        return mine
+
+
+def usable_to_launcher() -> int:
+    return usable(len(of_launcher()), quota(_text))
+
+
 def _text(path: str) -> str:
     try:
         return Path(path).read_text()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch_ucc.topology import inventory
+from torch_ucc.topology.cores import usable
 from torch_ucc.topology.inventory import Gpu, Inventory, Numa, cpus_in, usable_cores
 from torch_ucc.topology.pci import distance
 
@@ -23,6 +25,14 @@ class Rank(NamedTuple):
     usable: str
     gpu: str
     settings: Mapping[str, str]
+
+
+class Crowd(NamedTuple):
+    """So many ranks of a host that share fewer cores."""
+
+    host: int
+    ranks: int
+    cores: int
 
 
 class Job:
@@ -69,10 +79,14 @@ class Job:
     def cores(self, host: int) -> int:
         return usable_cores(self.hosts[host].cpu)
 
-    def crowded(self) -> int | None:
-        """The first host with more ranks than cores, if one has."""
-        hosts = range(len(self.hosts))
-        return next((host for host in hosts if len(self.on(host)) > self.cores(host)), None)
+    def crowd(self) -> Crowd | None:
+        """The first ranks that outnumber their cores, if there are such. Ranks that are kept to different
+        cores share none."""
+        for (host, cpus), ranks in Counter((each.host, each.usable) for each in self.ranks).items():
+            cores = usable(len(cpus_in(cpus)), self.hosts[host].cpu.quota)
+            if ranks > cores:
+                return Crowd(host, ranks, cores)
+        return None
 
 
 def own_gpu(gpus: Sequence[Gpu], local: int, environment: Mapping[str, str]) -> str:

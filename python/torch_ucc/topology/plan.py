@@ -256,11 +256,11 @@ def _waiting(job: Job) -> Choice:
 
 
 def _crowded(job: Job) -> str:
-    """Which host has more ranks than cores, if one has."""
-    host = job.crowded()
-    if host is None:
+    """Where ranks outnumber their cores, if they do."""
+    crowd = job.crowd()
+    if crowd is None:
         return ""
-    return f"{len(job.on(host))} ranks share {job.cores(host)} usable cores on host {job.hosts[host].host}"
+    return f"{crowd.ranks} ranks share {crowd.cores} usable cores on host {job.hosts[crowd.host].host}"
 
 
 def _accelerators(job: Job) -> Choice:

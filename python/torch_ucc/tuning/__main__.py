@@ -51,7 +51,7 @@ def _tune(output: Path, budget: float) -> int:
     store, rank, size = next(rendezvous("env://"))
     job = decode(_extension.core().exchange(store, rank, size, _TOGETHER, _plan.record_here()))
     topology = topology_of(job)
-    turns = Turns(store, rank, size, topology, job.crowded() is not None)
+    turns = Turns(store, rank, size, topology, job.crowd() is not None)
     if rank != 0:
         turns.follow()
         return 0

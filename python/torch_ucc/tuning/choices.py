@@ -65,7 +65,7 @@ def families(job: Job) -> list[Family]:
     ranks, most = len(job.ranks), job.most_per_host()
     several = len(job.hosts) > 1
     has_cma = not any(map(why_no_cma, job.hosts))
-    crowded = job.crowded() is not None
+    crowded = job.crowd() is not None
     of_size = [_pieces(crowded), _algorithms(ranks)]
     of_all = [
         *([_copies(job)] if most > 1 and has_cma else []),
@@ -107,7 +107,7 @@ def _pieces(crowded: bool) -> Family:
 
 def _copies(job: Job) -> Family:
     """The other way than the plan's, which copies from process to process where ranks outnumber cores."""
-    crowded = job.crowded() is not None
+    crowded = job.crowd() is not None
     ucx = dict([tls(cma=not crowded, tcp=len(job.hosts) > 1)])
     return _simple(
         "transports on a host",

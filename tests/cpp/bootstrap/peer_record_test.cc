@@ -17,6 +17,7 @@ PeerRecord record(const std::string& host, long pid, NamedValues agreed = {}) {
           .host_id = "id of " + host,
           .nonce = "nonce",
           .bell = "bell",
+          .cores = "0-1,",
           .address = "address",
           .pid = pid,
           .agreed = std::move(agreed)};
@@ -27,6 +28,7 @@ void expect_equal(const PeerRecord& a, const PeerRecord& b) {
   EXPECT_EQ(a.host_id, b.host_id);
   EXPECT_EQ(a.nonce, b.nonce);
   EXPECT_EQ(a.bell, b.bell);
+  EXPECT_EQ(a.cores, b.cores);
   EXPECT_EQ(a.address, b.address);
   EXPECT_EQ(a.pid, b.pid);
   EXPECT_EQ(a.agreed, b.agreed);
@@ -80,6 +82,7 @@ TEST(PeerRecord, OfThisProcess) {
   const PeerRecord here = PeerRecord::here({{"a", "b"}});
   EXPECT_FALSE(here.host.empty());
   EXPECT_FALSE(here.host_id.empty());
+  EXPECT_FALSE(here.cores.empty());
   EXPECT_EQ(here.pid, ::getpid());
   EXPECT_EQ(here.agreed, (NamedValues{{"a", "b"}}));
   const PeerRecord again = PeerRecord::here({});
@@ -173,12 +176,20 @@ TEST(CheckPeers, RefusesTwoProcessesThatUccWouldTakeForOne) {
       << status.message();
 }
 
-TEST(RanksOnHost, CountsByMachineNotByName) {
+TEST(RanksOnCores, CountsByMachineNotByName) {
   std::vector<PeerRecord> peers = {record("pod-a", 1), record("pod-b", 2), record("node2", 3)};
   peers[1].host_id = peers[0].host_id;  // two containers of one machine
-  EXPECT_EQ(ranks_on_host(peers, 0), 2);
-  EXPECT_EQ(ranks_on_host(peers, 1), 2);
-  EXPECT_EQ(ranks_on_host(peers, 2), 1);
+  EXPECT_EQ(ranks_on_cores(peers, 0), 2);
+  EXPECT_EQ(ranks_on_cores(peers, 1), 2);
+  EXPECT_EQ(ranks_on_cores(peers, 2), 1);
+}
+
+TEST(RanksOnCores, WhoIsKeptToOthersSharesNone) {
+  std::vector<PeerRecord> peers = {record("node1", 1), record("node1", 2), record("node1", 3), record("node2", 4)};
+  peers[1].cores = "2-3,";
+  EXPECT_EQ(ranks_on_cores(peers, 0), 2);
+  EXPECT_EQ(ranks_on_cores(peers, 1), 1);
+  EXPECT_EQ(ranks_on_cores(peers, 2), 2);
 }
 
 TEST(Neighbourhood, IsThatOfHostAndPidNamespace) {

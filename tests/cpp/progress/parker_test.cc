@@ -118,20 +118,20 @@ TEST(Parker, WhoGivesWayNeitherSpinsNorYieldsUntilThen) {
   EXPECT_EQ(parker.next(kStart + milliseconds(50)), Turn::poll_again);
 }
 
-TEST(FitToHost, LeavesThePolicyAloneWhileThereIsACoreForEveryRank) {
-  const ParkPolicy fitted = fit_to_host(policy(), 4, 4);
+TEST(FitToCores, LeavesThePolicyAloneWhileThereIsACoreForEveryRank) {
+  const ParkPolicy fitted = fit_to_cores(policy(), 4, 4);
   EXPECT_EQ(fitted.spin, policy().spin);
   EXPECT_EQ(fitted.polls_per_turn, policy().polls_per_turn);
 }
 
-TEST(FitToHost, BackgroundThreadsKeepToTheirRanksCoreWhereNoneIsToSpare) {
-  EXPECT_FALSE(fit_to_host(policy(), 3, 4).beside_caller);
-  EXPECT_TRUE(fit_to_host(policy(), 4, 4).beside_caller);
-  EXPECT_TRUE(fit_to_host(policy(), 5, 4).beside_caller);
+TEST(FitToCores, BackgroundThreadsKeepToTheirRanksCoreWhereNoneIsToSpare) {
+  EXPECT_FALSE(fit_to_cores(policy(), 3, 4).beside_caller);
+  EXPECT_TRUE(fit_to_cores(policy(), 4, 4).beside_caller);
+  EXPECT_TRUE(fit_to_cores(policy(), 5, 4).beside_caller);
 }
 
-TEST(FitToHost, NobodySpinsWhenRanksOutnumberCores) {
-  const ParkPolicy fitted = fit_to_host(policy(), 3, 2);
+TEST(FitToCores, NobodySpinsWhenRanksOutnumberCores) {
+  const ParkPolicy fitted = fit_to_cores(policy(), 3, 2);
   EXPECT_EQ(fitted.spin, microseconds(0));
   EXPECT_LT(fitted.polls_per_turn, policy().polls_per_turn);
   EXPECT_EQ(fitted.yield, policy().yield);

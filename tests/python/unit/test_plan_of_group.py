@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from torch_ucc import _extension, _plan
-from torch_ucc.topology import sysv, where
+from torch_ucc.topology import cores, sysv, where
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.user import tls
 
@@ -74,6 +74,21 @@ def test_ranks_of_one_host_do_not_ask(core: Core, monkeypatch: pytest.MonkeyPatc
         assert told == (learned.plan.ucx_settings(0), learned.plan.ucc_settings(0))
         assert _plan.of(ranks) is learned
         _plan._agreed.clear()
+
+
+@pytest.mark.parametrize("settings", [{}, {"UCC_ESTIMATED_NUM_PPN": "2"}])
+def test_ranks_that_the_launcher_keeps_to_a_core_each_have_one_each(
+    core: Core, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    monkeypatch.setattr(cores, "quota", lambda text: None)
+    on_one_host(monkeypatch, 2)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    of = {os.getppid(): {0, 1}, 0: {1}}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: of[pid])
+    assert _plan.choose(core, None, 0, [0, 1], MINUTE)[0][0] == tls(cma=False, tcp=False, sysv=sysv.works())
+    of[os.getppid()] = {1}
+    assert _plan.choose(core, None, 0, [0, 1], MINUTE)[0][0] == tls(cma=True, tcp=False, sysv=sysv.works())
 
 
 def test_ranks_that_find_themselves_on_one_host_need_no_plan(core: Core) -> None:

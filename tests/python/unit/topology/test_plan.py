@@ -10,7 +10,7 @@ from jobs import HERE, JOBS, job, planned
 from torch_ucc.topology.devices import reachable
 from torch_ucc.topology.explain import differences
 from torch_ucc.topology.inventory import Interface, Inventory, from_json
-from torch_ucc.topology.job import Job, copies, decode, encode, own_gpu, uniform
+from torch_ucc.topology.job import Crowd, Job, copies, decode, encode, own_gpu, uniform
 from torch_ucc.topology.pci import distance
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, make_plan
 from torch_ucc.topology.transports import allowed
@@ -154,6 +154,17 @@ def test_ranks_without_gpus_use_the_ports_of_their_numa_node() -> None:
     names = [each.names for each in make_plan(bound).devices]
     assert names[0] == ("mlx5_0:1", "mlx5_1:1", "mlx5_3:1", "mlx5_4:1", "mlx5_5:1") == names[2]
     assert names[1] == ("mlx5_6:1", "mlx5_7:1", "mlx5_9:1", "mlx5_10:1", "mlx5_11:1") == names[3]
+
+
+def test_ranks_that_are_kept_to_a_core_each_have_one_each() -> None:
+    free = uniform(copies(machine("small_vm"), 2), 3)  # of two cores each
+    assert free.crowd() == Crowd(host=0, ranks=3, cores=2)
+    assert "cma" not in dict(make_plan(free).ucx_settings(0))["TLS"]
+    kept = Job(free.hosts, tuple(rank._replace(usable=str(rank.local)) for rank in free.ranks))
+    assert kept.crowd() is None
+    assert "cma" in dict(make_plan(kept).ucx_settings(0))["TLS"]  # left out
+    doubled = Job(free.hosts, tuple(rank._replace(usable=str(rank.rank // 5)) for rank in free.ranks))
+    assert doubled.crowd() == Crowd(host=0, ranks=3, cores=1)
 
 
 @pytest.mark.parametrize("name", ["dgx_h100-2x8", "dgx_h100-2x16"])
