@@ -63,10 +63,9 @@ def _choose(
 ) -> tuple[Options, Options]:
     size = len(global_ranks)
     is_plain = not settings() and config.in_force().tuned is None
-    cores = usable_to_launcher()
-    all_here = told_by_launcher(size)
+    told = told_by_launcher(size)
+    all_here = told
     if all_here is None:
-        cores = usable_here()  # those of all, if they are in one place
         places = set(core.exchange(store, rank, size, timeout, where.here() if is_plain else b""))
         all_here = len(places) == 1 and b"" not in places
     if not all_here:
@@ -78,6 +77,7 @@ def _choose(
     _agreed.pop(tuple(global_ranks), None)
     if is_plain:
         devices = ("NET_DEVICES", LOOPBACK)
+        cores = usable_to_launcher() if told else usable_here()  # where they told each other, those of all
         ways = tls(cma=size > cores, tcp=False, sysv=sysv.works())
         return [*([ways] if size > 1 else []), devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
     from torch_ucc.topology.here import this_host

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch_ucc.topology import inventory
-from torch_ucc.topology.cores import usable
 from torch_ucc.topology.inventory import Gpu, Inventory, Numa, cpus_in, usable_cores
 from torch_ucc.topology.pci import distance
 
@@ -83,7 +82,7 @@ class Job:
         """The first ranks that outnumber their cores, if there are such. Ranks that are kept to different
         cores share none."""
         for (host, cpus), ranks in Counter((each.host, each.usable) for each in self.ranks).items():
-            cores = usable(len(cpus_in(cpus)), self.hosts[host].cpu.quota)
+            cores = usable_cores(self.hosts[host].cpu._replace(usable=cpus))
             if ranks > cores:
                 return Crowd(host, ranks, cores)
         return None
