@@ -55,21 +55,24 @@ def test_both_groups_of_entry_points_name_the_hook() -> None:
         assert entry.load() is _autoload.autoload
 
 
-def test_the_hook_takes_less_than_a_millisecond() -> None:
-    """Import included, as in `import torch`; the best of five, for the machine may be busy."""
+def test_the_hook_loads_three_small_modules_and_does_little() -> None:
+    """Import included, as in `import torch`: half a millisecond, told by its calls, for load stretches time.
+
+    A frozen dataclass more would be 870 calls and returns, and `import decimal` 1450.
+    """
     program = (
         "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"
-        "import torch, time, importlib.metadata as m\n"
+        "import sys, torch, importlib.metadata as m\n"
         "(entry,) = m.entry_points(group='torch.backends', name='torch_ucc')\n"
-        "start = time.perf_counter(); entry.load()(); print(time.perf_counter() - start)\n"
+        "before, events = set(sys.modules), []\n"
+        "sys.setprofile(lambda *event: events.append(event[1]))\n"
+        "entry.load()()\n"
+        "sys.setprofile(None)\n"
+        "print(len(events), *sorted(set(sys.modules) - before))\n"
     )
-    assert min(float(in_fresh_process(program)) for _ in range(5)) < 1e-3
-
-
-def test_import_torch_loads_three_small_modules_more() -> None:
-    """What it costs in time is above; this is why it stays so."""
-    names = "import sys, torch; print(*sorted(n for n in sys.modules if n.startswith('torch_ucc')))"
-    assert in_fresh_process(names).split() == ["torch_ucc", "torch_ucc._autoload", "torch_ucc._register"]
+    events, *modules = in_fresh_process(program).split()
+    assert modules == ["torch_ucc", "torch_ucc._autoload", "torch_ucc._register"]
+    assert 500 < int(events) < 2500
 
 
 def test_the_hook_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
