@@ -19,9 +19,20 @@
 namespace torch_ucc {
 namespace {
 
-constexpr char kField = '\x1f';     // between the two parts of a field
-constexpr char kRecord = '\x1e';    // after each field
-constexpr std::size_t kFields = 7;  // before those of `agreed`
+constexpr char kField = '\x1f';   // between the two parts of a field
+constexpr char kRecord = '\x1e';  // after each field
+
+// What is sent as it is, in this order; then the address in hex, the pid, and what is agreed.
+constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 5> kTexts{{
+    {"host", &PeerRecord::host},
+    {"host_id", &PeerRecord::host_id},
+    {"nonce", &PeerRecord::nonce},
+    {"bell", &PeerRecord::bell},
+    {"cores", &PeerRecord::cores},
+}};
+constexpr std::size_t kAddress = kTexts.size();
+constexpr std::size_t kPid = kAddress + 1;
+constexpr std::size_t kAgreed = kPid + 1;
 
 Status malformed() {
   return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"};
@@ -75,40 +86,39 @@ NamedValues decode_values(const std::string& text) {
 }
 
 std::string PeerRecord::encode() const {
-  NamedValues fields{{"host", host},
-                     {"host_id", host_id},
-                     {"nonce", nonce},
-                     {"bell", bell},
-                     {"cores", cores},
-                     {"address", to_hex(address)},
-                     {"pid", std::to_string(pid)}};
+  NamedValues fields;
+  for (const auto& [name, text] : kTexts) {
+    fields.emplace_back(name, this->*text);
+  }
+  fields.emplace_back("address", to_hex(address));
+  fields.emplace_back("pid", std::to_string(pid));
   fields.insert(fields.end(), agreed.begin(), agreed.end());
   return encode_values(fields);
 }
 
 PeerRecord PeerRecord::decode(const std::string& text) {
   const NamedValues fields = decode_values(text);
-  if (fields.size() < kFields || fields[0].first != "host" || fields[1].first != "host_id" || fields[2].first != "nonce" ||
-      fields[3].first != "bell" || fields[4].first != "cores" || fields[5].first != "address" || fields[6].first != "pid") {
+  if (fields.size() < kAgreed || fields[kAddress].first != "address" || fields[kPid].first != "pid") {
     throw StatusError(malformed());
   }
   PeerRecord record;
-  record.host = fields[0].second;
-  record.host_id = fields[1].second;
-  record.nonce = fields[2].second;
-  record.bell = fields[3].second;
-  record.cores = fields[4].second;
-  std::optional<std::string> address = from_hex(fields[5].second);
+  for (std::size_t i = 0; i < kTexts.size(); ++i) {
+    if (fields[i].first != kTexts.at(i).first) {
+      throw StatusError(malformed());
+    }
+    record.*kTexts.at(i).second = fields[i].second;
+  }
+  std::optional<std::string> address = from_hex(fields[kAddress].second);
   if (!address) {
     throw StatusError(malformed());
   }
   record.address = *std::move(address);
-  const std::string& pid = fields[6].second;
+  const std::string& pid = fields[kPid].second;
   if (const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), record.pid);
       error != std::errc() || end != pid.data() + pid.size()) {
     throw StatusError(malformed());
   }
-  record.agreed.assign(fields.begin() + kFields, fields.end());
+  record.agreed.assign(fields.begin() + kAgreed, fields.end());
   return record;
 }
 
