@@ -65,7 +65,7 @@ class Moves {
     if (!copies_.empty()) {
       prepared_.store = [copies = std::move(copies_)] {
         for (const auto& [destination, source] : copies) {
-          copy_into(destination, source.reshape(destination.sizes()));
+          copy_into(destination, source);
         }
       };
     }

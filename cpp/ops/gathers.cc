@@ -174,7 +174,7 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   prepared.store = [all, parts] {
     std::int64_t at = 0;
     for (const at::Tensor& part : parts) {
-      copy_into(part, all.narrow(0, at, part.numel()).view(part.sizes()));
+      copy_from_part(part, all, at);
       at += part.numel();
     }
   };

@@ -128,7 +128,7 @@ at::Tensor staged(Prepared& prepared, const Call& call, const at::Tensor& tensor
   at::Tensor values = at::empty(tensor.sizes(), tensor.options().dtype(rule.compute));
   prepared.load = [tensor, values, encode = Encoder(call, op, rule)] {
     const c10::InferenceMode below_autograd(true);
-    values.copy_(tensor);
+    copy_into(values, tensor);
     encode(values);
   };
   return values;
@@ -156,7 +156,7 @@ at::Tensor staged_together(Prepared& prepared, const Call& call, const Tensors& 
     const c10::InferenceMode below_autograd(true);
     std::int64_t at = 0;
     for (const at::Tensor& tensor : tensors) {
-      values.narrow(0, at, tensor.numel()).view(tensor.sizes()).copy_(tensor);
+      copy_to_part(values, at, tensor);
       at += tensor.numel();
     }
     encode(values);
@@ -185,7 +185,7 @@ std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer,
   return [tensor, buffer, rule, divisor, in_place] {
     decode(buffer, rule, divisor);
     if (!in_place) {
-      copy_into(tensor, buffer.view(tensor.sizes()));
+      copy_into(tensor, buffer);
     }
   };
 }

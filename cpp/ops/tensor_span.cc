@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cctype>
+#include <cstring>
 
 namespace torch_ucc {
 
@@ -89,9 +90,61 @@ bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
   return first < second + bytes_of(b) && second < first + bytes_of(a);
 }
 
+namespace {
+
+// What takes longer through torch's dispatch than by itself; more bytes are better left to torch, which has threads.
+constexpr std::size_t kFewBytes = 64 << 10;
+
+// Whether `all`, which is plain, has the elements of `tensor` after the first `at`, byte for byte, and they are few.
+bool are_few_and_alike(const at::Tensor& tensor, const at::Tensor& all, std::int64_t at) {
+  const std::size_t bytes = bytes_of(tensor);
+  return bytes != 0 && bytes <= kFewBytes && at + tensor.numel() <= all.numel() && tensor.is_cpu() && all.is_cpu() &&
+         tensor.scalar_type() == all.scalar_type() && is_plain(tensor);
+}
+
+// As torch's copy_ does it: autograd shall notice that a tensor it has kept was written.
+void copy_bytes(const at::Tensor& destination, const void* source) {
+  std::memmove(data_of(destination), source, bytes_of(destination));
+  if (!destination.is_inference()) {
+    destination.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+at::Tensor part_of(const at::Tensor& all, std::int64_t at, const at::Tensor& like) {
+  return all.narrow(0, at, like.numel()).view(like.sizes());
+}
+
+std::size_t offset_of(const at::Tensor& all, std::int64_t at) {
+  return static_cast<std::size_t>(at) * static_cast<std::size_t>(all.element_size());
+}
+
+}  // namespace
+
 void copy_into(const at::Tensor& destination, const at::Tensor& source) {
+  if (is_plain(source) && destination.numel() == source.numel() && are_few_and_alike(destination, source, 0)) {
+    copy_bytes(destination, source_of(source));
+    return;
+  }
   const c10::InferenceMode below_autograd(true);
-  destination.copy_(source);
+  destination.copy_(source.reshape(destination.sizes()));
+}
+
+void copy_from_part(const at::Tensor& destination, const at::Tensor& all, std::int64_t at) {
+  if (are_few_and_alike(destination, all, at)) {
+    copy_bytes(destination, static_cast<const char*>(source_of(all)) + offset_of(all, at));
+    return;
+  }
+  const c10::InferenceMode below_autograd(true);
+  destination.copy_(part_of(all, at, destination));
+}
+
+void copy_to_part(const at::Tensor& all, std::int64_t at, const at::Tensor& source) {
+  if (are_few_and_alike(source, all, at)) {
+    std::memcpy(static_cast<char*>(data_of(all)) + offset_of(all, at), source_of(source), bytes_of(source));
+    return;
+  }
+  const c10::InferenceMode below_autograd(true);
+  part_of(all, at, source).copy_(source);
 }
 
 }  // namespace torch_ucc

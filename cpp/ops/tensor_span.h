@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,11 @@ at::Tensor landing_for(const at::Tensor& tensor);
 // Of plain tensors.
 bool shares_memory(const at::Tensor& a, const at::Tensor& b);
 
-// Copies as the caller's thread would: no autograd, and into inference tensors as well. For any thread.
+// Copies as the caller's thread would: no autograd, and into inference tensors as well. For any thread. As many elements on both
+// sides, whatever their shapes.
 void copy_into(const at::Tensor& destination, const at::Tensor& source);
+// The same from and to the elements of `all`, which is plain, that follow the first `at`: as many as the other tensor has.
+void copy_from_part(const at::Tensor& destination, const at::Tensor& all, std::int64_t at);
+void copy_to_part(const at::Tensor& all, std::int64_t at, const at::Tensor& source);
 
 }  // namespace torch_ucc

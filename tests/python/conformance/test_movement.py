@@ -200,3 +200,26 @@ def every_byte(dtypes: list[torch.dtype]) -> list[bool]:
 def test_every_bit_pattern_survives() -> None:
     dtypes = [torch.float16, torch.float64, torch.float8_e5m2]
     assert run_ranks(every_byte, 2, dtypes) == [[True] * 6] * 2
+
+
+def written_behind_autograd() -> list[str]:
+    """What came of the backward pass of a product with outputs that were written again since."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    outcomes = []
+    for numel in (1, 300_000):
+        outputs = [torch.ones(numel) for _ in range(size)]
+        weight = torch.ones(numel, requires_grad=True)
+        product = (weight * outputs[1 - rank]).sum()
+        dist.all_gather(outputs, torch.full((numel,), 2.0))
+        try:
+            product.backward()
+            outcomes.append("a wrong gradient")
+        except RuntimeError as error:
+            outcomes.append(str(error))
+    return outcomes
+
+
+def test_autograd_notices_that_a_list_was_written() -> None:
+    """As where torch copies to them, which it does unless they are few bytes."""
+    for outcomes in run_ranks(written_behind_autograd, 2):
+        assert all("modified by an inplace operation" in outcome for outcome in outcomes), outcomes
