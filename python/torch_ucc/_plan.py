@@ -80,13 +80,9 @@ def _choose(
         cores = usable_to_launcher() if told else usable_here()  # where they told each other, those of all
         ways = tls(cma=size > cores, tcp=False, sysv=sysv.works())
         return [*([ways] if size > 1 else []), devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
-    from torch_ucc.topology.here import this_host
-    from torch_ucc.topology.job import uniform
     from torch_ucc.topology.plan import make_plan
 
-    host = this_host()
-    cpu = host.cpu._replace(usable=",".join(str(each) for each in sorted(of_launcher())))
-    job = uniform([host._replace(cpu=cpu)], size, settings())
+    job = job_of_launcher(size)
     plan = make_plan(job)
     _refuse_problems(plan)
     _refuse_profile(job)
@@ -99,6 +95,16 @@ def told_by_launcher(size: int, environment: Mapping[str, str] = os.environ) -> 
     if local is None or environment.get("WORLD_SIZE") != str(size):
         return None
     return local == str(size)
+
+
+def job_of_launcher(size: int) -> Job:
+    """That of so many ranks, where the launcher says that all are here: they need not tell each other."""
+    from torch_ucc.topology.here import this_host
+    from torch_ucc.topology.job import uniform
+
+    host = this_host()
+    cpu = host.cpu._replace(usable=",".join(str(each) for each in sorted(of_launcher())))
+    return uniform([host._replace(cpu=cpu)], size, settings())
 
 
 def settings() -> dict[str, str]:

@@ -149,18 +149,17 @@ def _algorithms(ranks: int) -> Family:
     return Family("algorithms by operation and size", groups, variants)
 
 
-def ranges(sizes: Iterable[int]) -> dict[int, tuple[float, float]]:
-    """What each of the sizes stands for: up to half the way, in orders of magnitude, to its neighbours."""
+def ranges(sizes: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """What each of the sizes stands for: up to half the way, in orders of magnitude, to its neighbours;
+    beyond the largest as far as before it. What is larger nobody measured."""
     ordered = sorted(sizes)
-    edges = [0.0, *(float(math.isqrt(a * b)) for a, b in pairwise(ordered)), math.inf]
+    between = [math.isqrt(a * b) for a, b in pairwise(ordered)]
+    edges = [0, *between, ordered[-1] ** 2 // between[-1]]
     return {size: (edges[i], edges[i + 1]) for i, size in enumerate(ordered)}
 
 
-def _edge(nbytes: float) -> str:
-    if nbytes == math.inf:
-        return "inf"
-    whole = int(nbytes)
-    return f"{whole // KB}k" if whole and whole % KB == 0 else str(whole)
+def _edge(nbytes: int) -> str:
+    return f"{nbytes // KB}k" if nbytes and nbytes % KB == 0 else str(nbytes)
 
 
 _RADICES = {

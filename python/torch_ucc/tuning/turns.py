@@ -7,6 +7,7 @@ processes tell each other go over the job's store.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -22,6 +23,7 @@ from torch_ucc import testing
 from torch_ucc.bench import worker
 from torch_ucc.bench.cases import Case
 from torch_ucc.bench.driver import BATCH_SECONDS, SHARED_BATCH_SECONDS, STARTUP_LIMIT, MeasureError
+from torch_ucc.topology.cores import of_launcher
 from torch_ucc.tuning.profile import VARIABLE, Profile, Values, as_toml
 
 CASE_SECONDS = 0.03
@@ -39,6 +41,15 @@ class Turns:
         self._rank, self._size, self._topology = rank, size, topology
         self._batch_seconds = SHARED_BATCH_SECONDS if crowded else BATCH_SECONDS
         self._number = 0
+        # A rank asks which cores its launcher may use, and may be kept to some of them: so do the processes
+        # of a turn, whose launcher is the server that they are forked from.
+        self._cores = os.sched_getaffinity(0)
+        try:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, of_launcher())
+            testing._context()
+        finally:
+            os.sched_setaffinity(0, self._cores)
 
     def measure(self, values: Values, cases: Sequence[Case]) -> dict[Case, float]:
         """Rank 0 alone calls it: a turn on all ranks. Raises MeasureError."""
@@ -82,7 +93,8 @@ class Turns:
                 Path(profile.path).write_text(as_toml(profile, [], {}))
                 environment[VARIABLE] = profile.path
             limit = STARTUP_LIMIT + len(cases) * CASE_LIMIT
-            call = pickle.dumps((measure_here, (f"{_KEYS}/turn/{self._number}", cases, self._batch_seconds)))
+            keys = f"{_KEYS}/turn/{self._number}"
+            call = pickle.dumps((measure_here, (keys, cases, self._batch_seconds, self._cores)))
             job = testing._Job(call, environment, "ucc", False, limit, folder)
             process = testing._context().Process(target=testing._rank_main, args=(job, self._rank))
             process.start()
@@ -95,8 +107,11 @@ class Turns:
             return rows
 
 
-def measure_here(keys: str, cases: Sequence[str], batch_seconds: float) -> list[dict[str, Any]]:
+def measure_here(
+    keys: str, cases: Sequence[str], batch_seconds: float, cores: set[int]
+) -> list[dict[str, Any]]:
     """In a process of a turn."""
+    os.sched_setaffinity(0, cores)
     library = worker.TorchLibrary("ucc", prefix=keys)
     rows = worker.measure_all(library, cases, CASE_SECONDS, batch_seconds)
     library.close()

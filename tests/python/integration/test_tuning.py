@@ -18,6 +18,7 @@ from torch_ucc.bench.cases import Case
 from torch_ucc.bench.driver import MeasureError
 from torch_ucc.cli.topo import machine
 from torch_ucc.testing import RankError, run_ranks
+from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.job import uniform
 from torch_ucc.tuning.profile import Profile, Values, as_toml, read, refusal, topology_of
 from torch_ucc.tuning.turns import Turns
@@ -109,15 +110,18 @@ def test_turns_are_measured_by_the_profile_that_is_asked_for() -> None:
     assert why.startswith("rank 0: ") and "profile UCC_UCX_TLS=rc on rank 0" in why and "no way" in why
 
 
-def tune(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "torch_ucc", "tune"]
+def launch(*program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *run, "--output", str(output), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *program],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
         timeout=600,
     )
+
+
+def tune(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return launch("-m", "torch_ucc", "tune", "--output", str(output), *arguments)
 
 
 def test_a_tuning_writes_a_profile_that_fits_its_job(tmp_path: Path) -> None:
@@ -131,6 +135,33 @@ def test_a_tuning_writes_a_profile_that_fits_its_job(tmp_path: Path) -> None:
     assert config.from_environment(environment).tuned == written
     for data, _, _ in run_ranks(use_and_describe, 2, env=environment, timeout=300.0):
         assert data == [3.0, 3.0]
+
+
+ON_ONE_CORE = """
+import os, runpy, sys
+cores = sorted(os.sched_getaffinity(os.getppid()))
+os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"]) % len(cores)]})
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_profile_fits_ranks_that_are_kept_to_cores_of_their_own(tmp_path: Path) -> None:
+    output, pinned = tmp_path / "tuned.toml", tmp_path / "pinned.py"
+    pinned.write_text(ON_ONE_CORE)
+    (tmp_path / "job.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('ucc')\n"
+        "data = torch.ones(4)\n"
+        "dist.all_reduce(data)\n"
+        "assert data[0].item() == 2\n"
+        "dist.destroy_process_group()\n"
+    )
+    run = launch(str(pinned), "torch_ucc", "tune", "--output", str(output), "--budget", "1s")
+    assert run.returncode == 0, run.stderr
+    assert read(str(output)).topology["cores"] == usable_here()
+    used = launch(str(pinned), "job", TORCH_UCC_PROFILE=str(output))
+    assert used.returncode == 0, used.stderr
 
 
 def test_without_a_job_there_is_nothing_to_tune(tmp_path: Path) -> None:

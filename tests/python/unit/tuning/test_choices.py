@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from torch_ucc import config
 from torch_ucc.bench.cases import OPS
@@ -50,7 +48,7 @@ def test_a_job_gets_what_fits_it() -> None:
 
 
 def test_sizes_stand_for_ranges_without_gaps() -> None:
-    assert ranges([64, 4, 1024]) == {4: (0, 16), 64: (16, 256), 1024: (256, math.inf)}
+    assert ranges([64, 4, 1024]) == {4: (0, 16), 64: (16, 256), 1024: (256, 4096)}
 
 
 def test_an_algorithm_is_for_an_operation_at_a_size() -> None:
@@ -59,7 +57,7 @@ def test_an_algorithm_is_for_an_operation_at_a_size() -> None:
     assert second["broadcast 65536"] == {"ucc": {"TL_UCP_TUNE": "bcast:16k-256k:@sag_knomial"}}
     assert second["all_gather_into_tensor 65536"] == {"ucc": {"TL_UCP_TUNE": "allgather:32k-512k:@ring"}}
     assert second["all_reduce 4"] == {"ucc": {"TL_UCP_TUNE": "allreduce:0-128:@sra_knomial"}}
-    assert second["reduce 1048576"] == {"ucc": {"TL_UCP_TUNE": "reduce:256k-inf:@dbt"}}
+    assert second["reduce 1048576"] == {"ucc": {"TL_UCP_TUNE": "reduce:256k-4096k:@dbt"}}
 
 
 def test_rules_for_algorithms_add_up_and_other_values_replace() -> None:
