@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from torch_ucc.bench import machine, plot, report, targets
-from torch_ucc.bench.cases import FEW_OPS, OPS, SIZES, format_size, make_cases, parse_size
+from torch_ucc.bench.cases import FEW_OPS, MORE_LARGE, OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.driver import OCCASIONS, Bench
 from torch_ucc.bench.figures import Samples
 from torch_ucc.bench.peers import PEERS, peers_home, tuned
@@ -110,12 +110,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--hosts times operations; --report does so, too")
     if args.rate and args.hosts == 1:
         parser.error("--rate is for several hosts")
+    more: list[Case] = []
     if args.report:
         args.ops, args.ranks = list(OPS), ["2", "4", "8"]
-        args.sizes = args.sizes or [format_size(size).replace(" ", "") for size in SIZES]
+        if args.sizes is None:
+            args.sizes = [format_size(size).replace(" ", "") for size in SIZES]
+            more = [Case("all_reduce", size) for size in MORE_LARGE]
     try:
         args.ranks = [int(ranks) for ranks in args.ranks]
-        args.cases = make_cases(args.ops, [parse_size(size) for size in args.sizes] if args.sizes else None)
+        sizes = [parse_size(size) for size in args.sizes] if args.sizes else None
+        args.cases = make_cases(args.ops, sizes) + more
     except ValueError as error:
         parser.error(str(error))
     return args
@@ -170,7 +174,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(report.cases_table(found, ranks, shown, hosts), end="\n\n")
     if bench.occasions:
         print(report.occasions_table(bench.occasions), end="\n\n")
-    judgements = targets.judge_occasions(bench.occasions)
+    judgements = targets.judge_occasions(bench.occasions, every=args.report)
+    judgements += targets.judge_tuned_training(bench.occasions)
     if 1 in samples:
         wanted = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
         wanted += tuple(map(targets.never_slower_tuned, args.ranks if args.profile else []))

@@ -30,6 +30,7 @@ MESSAGES = frozenset({"ping_pong", "both_ways"})
 FEW_OPS = ("all_reduce", "broadcast", "all_gather_into_tensor", "barrier", "ping_pong")
 SIZES = (4, 1 << 10, 64 << 10, 1 << 20, 64 << 20)
 FEW_SIZES = (4, 64 << 10, 1 << 20)
+MORE_LARGE = (16 << 20, 256 << 20)  # of an all_reduce, in a report
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 

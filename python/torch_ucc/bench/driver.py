@@ -125,8 +125,14 @@ OCCASIONS = {
 
 
 def turns(peers: Sequence[Peer], repetitions: int) -> list[tuple[int, Peer]]:
-    """A B C A B C ...: neighbours in time are compared, so that a slow minute hits all alike."""
-    return [(repetition, peer) for repetition in range(repetitions) for peer in peers]
+    """A B C B C A C A B ...: neighbours in time are compared, and a slow stretch of the machine hits now one,
+    now another. A turn is all cases of a peer; of many cases that is minutes, which the medians have to even
+    out."""
+    return [
+        (repetition, peers[(first + repetition) % len(peers)])
+        for repetition in range(repetitions)
+        for first in range(len(peers))
+    ]
 
 
 class Bench:
@@ -155,6 +161,10 @@ class Bench:
         cores = len(os.sched_getaffinity(0))  # those that all ranks are kept to
         arguments = ["--case-seconds", str(case_seconds)]
         arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if ranks > cores else BATCH_SECONDS)]
+        if ranks > cores or self.place.hosts > 1:
+            # Whose core was another's, or deep in the kernel, between two calls finds its caches cold: what
+            # torch and the libraries take by themselves does not add up.
+            arguments.append("--with-dispatch")
         limit = STARTUP_LIMIT + len(cases) * (CASE_LIMIT + case_seconds)
         broken: set[str] = set()
         hosts = self.place.hosts

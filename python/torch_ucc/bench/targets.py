@@ -49,9 +49,12 @@ class Judgement:
 
 
 def judge(measured: Figure | None, bound: float, *, at_most: bool) -> Verdict:
-    """Met or missed only where the whole interval of the median lies on one side of `bound`."""
+    """Met or missed only where the whole interval of the median lies on one side of `bound`. One sample does
+    not say how sure it is."""
     if measured is None:
         return Verdict.ABSENT
+    if measured.samples == 1:
+        return Verdict.NOISY
     if at_most:
         met, missed = measured.high <= bound, measured.low > bound
     else:
@@ -97,13 +100,17 @@ class RatioTarget:
         return Judgement(format_case(self.ranks, self.case), wanted, measured, verdict, floor=floor)
 
 
+SEVERITY = (Verdict.MISSED, Verdict.NOISY, Verdict.BELOW_FLOOR, Verdict.MET)
+
+
 @dataclass(frozen=True)
 class EveryCellTarget:
     """The time of `above`, of several the fastest, over that of `below`, in `share` of the cells of these
     sizes and ops.
 
-    What is judged is the worst of that share; if it is missed, the worst of the cells that the floor does not
-    miss as well, unless that one is right.
+    That share is the better one, by medians. The verdict is the severest of any of its cells, and what is
+    shown the worst cell of that verdict: one that is sure to miss counts before one that may, and that before
+    one that the floor misses as well.
     """
 
     ranks: int
@@ -116,25 +123,27 @@ class EveryCellTarget:
     below: str = "ucc"
 
     def judge(self, samples: Samples) -> Judgement:
-        wanted = f"{'|'.join(self.above)}/{self.below} >= {self.bound:g} in {self.share:.0%} of the cells"
-        cells = []
-        for case in dict.fromkeys(sample.case for sample in samples.all if sample.ranks == self.ranks):
+        of_ranks = [sample for sample in samples.all if sample.ranks == self.ranks]
+        # One of several that was not measured at all might have been the faster.
+        complete = {*self.above} <= {sample.peer for sample in of_ranks}
+        found: list[tuple[Case, str, Figure]] = []
+        for case in dict.fromkeys(sample.case for sample in of_ranks) if complete else ():
             asked = self.smallest <= case.nbytes <= self.largest and (not self.ops or case.op in self.ops)
             above = samples.fastest(self.above, self.ranks, case) if asked else None
             if above and (ratio := samples.ratio(above, self.below, self.ranks, case)):
-                floor = samples.ratio(above, FLOOR, self.ranks, case) if self.below == "ucc" else None
-                verdict = judge_beside(ratio, floor, self.bound, at_most=False)
-                name = format_case(self.ranks, case)
-                cells.append((ratio.median, Judgement(name, wanted, ratio, verdict, floor=floor)))
+                found.append((case, above, ratio))
+        found.sort(key=lambda cell: cell[2].median)
+        left_out = int((1 - self.share) * len(found) + 1e-9)
+        wanted = f"{'|'.join(self.above)}/{self.below} >= {self.bound:g}"
+        wanted += f" in {len(found) - left_out} of {len(found)} cells" if found else " in every cell"
+        cells = []
+        for case, above, ratio in found[left_out:]:
+            floor = samples.ratio(above, FLOOR, self.ranks, case) if self.below == "ucc" else None
+            verdict = judge_beside(ratio, floor, self.bound, at_most=False)
+            cells.append(Judgement(format_case(self.ranks, case), wanted, ratio, verdict, floor=floor))
         if not cells:
             return Judgement(f"every operation, {self.ranks} ranks", wanted, None, Verdict.ABSENT)
-        cells.sort(key=lambda cell: cell[0])
-        counted = [cell for _, cell in cells[round((1 - self.share) * (len(cells) - 1)) :]]
-        worst = counted[0]
-        if worst.verdict is Verdict.BELOW_FLOOR:
-            others = {cell.verdict: cell for cell in reversed(counted)}  # the worst of each
-            return others.get(Verdict.MISSED) or others.get(Verdict.NOISY) or worst
-        return worst
+        return min(cells, key=lambda cell: SEVERITY.index(cell.verdict))  # the first of these, so the worst
 
 
 @dataclass(frozen=True)
@@ -210,9 +219,22 @@ def judge_between(target: Target, samples: Samples) -> Judgement:
     return replace(found, name=f"{found.name} on 2 hosts")
 
 
+PROFILED, AS_FAST = "ucc+profile", 0.95  # by a profile that a tuning wrote; a twentieth is no difference
+
+
 def never_slower_tuned(ranks: int) -> Target:
-    """By a profile that a tuning wrote; a twentieth is no difference."""
-    return EveryCellTarget(ranks, ("ucc",), 0.95, below="ucc+profile")
+    return EveryCellTarget(ranks, ("ucc",), AS_FAST, below=PROFILED)
+
+
+def judge_tuned_training(occasions: Occasions) -> list[Judgement]:
+    """Of a DDP step, if one by a profile was measured."""
+    plain, tuned = (occasions.get(peer, {}).get("averaging", []) for peer in ("ucc", PROFILED))
+    pairs = [ours / theirs for ours, theirs in zip(plain, tuned, strict=False)]
+    if not pairs:
+        return []
+    measured = figure(pairs)
+    verdict = judge(measured, AS_FAST, at_most=False)
+    return [Judgement("a DDP step by the profile", f"ucc/{PROFILED} >= {AS_FAST:g}", measured, verdict)]
 
 
 class Beside(Enum):
@@ -239,6 +261,9 @@ OCCASION_TARGETS = (
     OccasionTarget("idle", "a group that idles", 0.005, Unit.CORE),
     OccasionTarget("late", "waiting for a late rank", 0.01, Unit.CORE),
     OccasionTarget("delay", "from a late arrival to the return", 0.001, Unit.SECONDS),
+    OccasionTarget("idle, 8 groups", "8 groups that idle", 0.005, Unit.CORE),
+    OccasionTarget("late, 8 groups", "the same wait with 8 groups", 0.01, Unit.CORE),
+    OccasionTarget("delay, 8 groups", "the same return with 8 groups", 0.001, Unit.SECONDS),
     OccasionTarget("hidden", "16 MB all_reduce hidden", 0.8, Unit.SHARE, at_most=False),
     OccasionTarget(
         "communication", "communication of a DDP step", 2.5, Unit.RATIO, Beside.BELOW_GLOO, at_most=False
@@ -249,16 +274,17 @@ OCCASION_TARGETS = (
     OccasionTarget("start", "first group and all_reduce", 0.15, Unit.SECONDS, Beside.GLOO),
     OccasionTarget("start, 8 ranks", "the same of 8 ranks", 0.15, Unit.SECONDS, Beside.GLOO),
     OccasionTarget("group", "a further group", 0.001, Unit.SECONDS),
+    OccasionTarget("group, 8 ranks", "a further group of 8 ranks", 0.001, Unit.SECONDS),
     OccasionTarget("recording", "the flight recorder, an operation", 1e-7, Unit.NANOSECONDS),
 )
 
 
-def judge_occasions(occasions: Occasions) -> list[Judgement]:
-    """Of those that were measured."""
+def judge_occasions(occasions: Occasions, *, every: bool = False) -> list[Judgement]:
+    """Of those that were measured, or of every one."""
     judgements = []
     for target in OCCASION_TARGETS:
         ours, gloos, alone = (occasions.get(peer, {}).get(target.what) for peer in ("ucc", "gloo", "alone"))
-        if ours is None and gloos is None:
+        if ours is None and gloos is None and not every:
             continue
         measured, floor = (
             figure(values) if (values := set_beside(target.beside, of_one or [], gloos or [])) else None

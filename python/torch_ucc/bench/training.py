@@ -120,12 +120,10 @@ def main() -> None:
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
 
-    library = AloneLibrary() if args.backend == "alone" else TorchLibrary(args.backend)
+    library = AloneLibrary(True) if args.backend == "alone" else TorchLibrary(args.backend)
     found = {}
     if isinstance(library, AloneLibrary):
         library.open()
-        if not library.is_crowded:  # else it has done so
-            library.init_fake()
     else:
         library.dist.all_reduce(torch.zeros(1))
         found["hidden"] = [hidden_share(library, args.trials)]

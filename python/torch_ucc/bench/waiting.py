@@ -1,4 +1,5 @@
-"""One rank that measures what waiting costs: an idle group, a late rank, and how fast it is heard.
+"""One rank that measures what waiting costs: an idle group, a late rank, and how fast it is heard; then the
+same with more groups.
 
 Torch peers only; rank 0 writes the figures as JSON. CPU time is the process's, all its threads
 included. Ranks share CLOCK_MONOTONIC, so one rank's arrival can be compared with another's return.
@@ -21,6 +22,9 @@ from torch_ucc.bench.worker import TorchLibrary
 def cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+GROUPS = 8
 
 
 def idle_share(library: TorchLibrary, seconds: float) -> float:
@@ -60,11 +64,16 @@ def main() -> None:
 
     library = TorchLibrary(args.backend)
     lateness = random.Random(args.seed)  # the same on every rank
-    idle = max(library.gather(idle_share(library, args.idle_seconds)))
-    late, _ = wait_for_late(library, args.late_seconds)
-    delays = [wait_for_late(library, lateness.uniform(0.2, 0.5))[1] for _ in range(args.trials)]
+    found = {}
+    for groups, of_groups in ((1, ""), (GROUPS, f", {GROUPS} groups")):
+        for _ in range(groups - 1):
+            library.dist.all_reduce(torch.zeros(1), group=library.dist.new_group())
+        found["idle" + of_groups] = [max(library.gather(idle_share(library, args.idle_seconds)))]
+        found["late" + of_groups] = [wait_for_late(library, args.late_seconds)[0]]
+        delays = [wait_for_late(library, lateness.uniform(0.2, 0.5))[1] for _ in range(args.trials)]
+        found["delay" + of_groups] = delays
     if library.rank == 0:
-        Path(args.output).write_text(json.dumps({"idle": [idle], "late": [late], "delay": delays}))
+        Path(args.output).write_text(json.dumps(found))
     library.close()
 
 

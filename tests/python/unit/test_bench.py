@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_ucc.bench import driver, plot, report
+import torch
+from torch_ucc.bench import driver, plot, report, worker
 from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import FLOOR, Sample, Samples, figure
@@ -22,6 +23,7 @@ from torch_ucc.bench.peers import PEERS, Peer, commands, tuned
 from torch_ucc.bench.places import Between, Place
 from torch_ucc.bench.recording import PAIRS
 from torch_ucc.bench.targets import (
+    OCCASION_TARGETS,
     PLAIN_TARGETS,
     EveryCellTarget,
     OverheadTarget,
@@ -29,6 +31,7 @@ from torch_ucc.bench.targets import (
     Verdict,
     judge,
     judge_occasions,
+    judge_tuned_training,
     never_slower_tuned,
 )
 
@@ -201,16 +204,59 @@ class TestTargets:
         worst = EveryCellTarget(2, ("gloo",), 1.0).judge(run)
         assert (worst.verdict, worst.name) == (Verdict.MISSED, "all_reduce 64 MB, 2 ranks")
         assert EveryCellTarget(2, ("gloo",), 20.0, largest=1024).judge(run).verdict is Verdict.MET
-        assert EveryCellTarget(2, ("gloo",), 20.0, share=0.0).judge(run).verdict is Verdict.MET
+        assert EveryCellTarget(2, ("gloo",), 20.0, share=0.5).judge(run).verdict is Verdict.MET
         assert EveryCellTarget(4, ("gloo",), 1.0).judge(run).verdict is Verdict.ABSENT
+
+    def test_the_severest_verdict_of_any_cell_counts(self) -> None:
+        """Also where another cell's median is lower."""
+        wanted = EveryCellTarget(2, ("gloo",), 1.0)
+        sure = samples(2, SMALL, ucc=[1.0, 1.0], gloo=[1.1, 1.1])
+        unsure = samples(2, LARGE, ucc=[1.0, 1.0], gloo=[0.8, 1.7])
+        missed = samples(2, Case("broadcast", 4), ucc=[1.0, 1.0], gloo=[0.995, 0.995])
+        lower = samples(2, Case("reduce", 4), ucc=[1.0, 1.0], gloo=[0.7, 1.2])
+        found = [wanted.judge(Samples(run)) for run in (sure, sure + unsure, unsure + missed + lower)]
+        assert [each.verdict for each in found] == [Verdict.MET, Verdict.NOISY, Verdict.MISSED]
+        assert [each.name for each in found[1:]] == ["all_reduce 64 MB, 2 ranks", "broadcast 4 B, 2 ranks"]
+
+    @pytest.mark.parametrize(("slow", "verdict"), [(3, Verdict.MET), (4, Verdict.MISSED)])
+    def test_a_share_of_the_cells_is_that_share_at_least(self, slow: int, verdict: Verdict) -> None:
+        run = []
+        for number in range(76):
+            gloo = [1.0, 1.0] if number < slow else [2.0, 2.0]
+            run += samples(2, Case("all_reduce", 4 * number + 4), ucc=[1.0, 1.0], gloo=gloo)
+        judged = EveryCellTarget(2, ("gloo",), 1.5, share=0.95).judge(Samples(run))
+        assert judged.verdict is verdict and judged.wanted.endswith("in 73 of 76 cells")
+
+    def test_the_better_of_several_takes_all_of_them(self) -> None:
+        run = samples(2, SMALL, ucc=[1.0, 1.0], gloo=[9.0, 9.0])
+        wanted = EveryCellTarget(2, ("gloo", "openmpi"), 1.0)
+        assert wanted.judge(Samples(run)).verdict is Verdict.ABSENT
+        run += samples(2, Case("broadcast", 4), ucc=[1.0, 1.0], openmpi=[9.0, 9.0])
+        assert wanted.judge(Samples(run)).verdict is Verdict.MET, "some operations only one of them has"
+
+    def test_one_turn_does_not_say_how_sure_it_is(self) -> None:
+        assert judge(figure([9.0]), 1.0, at_most=False) is Verdict.NOISY
+
+    def test_a_report_tells_of_what_was_not_measured(self) -> None:
+        names = {item.name for item in judge_occasions({}, every=True)}
+        assert len(names) == len(OCCASION_TARGETS)
+        assert {item.verdict for item in judge_occasions({}, every=True)} == {Verdict.ABSENT}
+        assert judge_occasions({}) == []
 
     def test_a_profile_must_not_slow_down_any_cell(self) -> None:
         profiled = "ucc+profile"
-        fair = [*samples(2, SMALL, ucc=[1.0, 1.0]), Sample(profiled, 2, SMALL, 0, 1.01)]
+        fair = samples(2, SMALL, **{"ucc": [1.0, 1.0], profiled: [1.01, 1.01]})
         assert never_slower_tuned(2).judge(Samples(fair)).verdict is Verdict.MET
-        slow = [*fair, *samples(2, LARGE, ucc=[1.0]), Sample(profiled, 2, LARGE, 0, 1.2)]
+        slow = [*fair, *samples(2, LARGE, **{"ucc": [1.0, 1.0], profiled: [1.2, 1.2]})]
         judged = never_slower_tuned(2).judge(Samples(slow))
         assert (judged.verdict, judged.name) == (Verdict.MISSED, "all_reduce 64 MB, 2 ranks")
+
+    def test_a_profile_must_not_slow_down_a_ddp_step(self) -> None:
+        plain = {"ucc": {"averaging": [1.0, 1.0]}, "gloo": {"averaging": [2.0, 2.0]}}
+        assert judge_tuned_training(plain) == []
+        for seconds, verdict in ((1.01, Verdict.MET), (1.2, Verdict.MISSED)):
+            (judged,) = judge_tuned_training({**plain, "ucc+profile": {"averaging": [seconds, seconds]}})
+            assert judged.verdict is verdict
 
     def test_overhead_is_what_we_add_to_the_dispatch(self) -> None:
         run = Samples(samples(2, SMALL, ucc=[4e-6, 4e-6], fake=[3e-6, 3e-6], openmpi=[1e-6, 1e-6]))
@@ -287,11 +333,16 @@ class TestPlot:
 
 
 class TestRuns:
+    def test_every_number_of_a_result_is_checked(self) -> None:
+        worker.check(torch.full((4,), 3.0), 3.0, "all_reduce")
+        with pytest.raises(RuntimeError, match="all_reduce gave 1 wrong numbers of 4"):
+            worker.check(torch.tensor([3.0, 0.0, 3.0, 3.0]), 3.0, "all_reduce")
+
     def test_turns_interleave(self) -> None:
         order = [
             (repetition, peer.name) for repetition, peer in driver.turns([PEERS["ucc"], PEERS["gloo"]], 2)
         ]
-        assert order == [(0, "ucc"), (0, "gloo"), (1, "ucc"), (1, "gloo")]
+        assert order == [(0, "ucc"), (0, "gloo"), (1, "gloo"), (1, "ucc")]
 
     def test_a_torch_peer_is_one_process_a_rank_and_an_mpi_peer_one_launcher(self) -> None:
         assert [extra["RANK"] for _, extra in commands(PEERS["gloo"], 3, "worker.py", [], 1, Place())] == [
