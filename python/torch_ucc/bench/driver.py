@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_ucc.bench.cases import Case
 from torch_ucc.bench.figures import FLOOR, Sample
@@ -28,6 +28,7 @@ STARTUP_LIMIT = 60.0  # seconds for ranks to start, meet and end
 CASE_LIMIT = 20.0  # seconds for one case, far above what the slowest peer takes
 
 Notice = Callable[[str], None]
+T = TypeVar("T")
 
 
 class MeasureError(RuntimeError):
@@ -128,11 +129,13 @@ def turns(peers: Sequence[Peer], repetitions: int) -> list[tuple[int, Peer]]:
     """A B C B C A C A B ...: neighbours in time are compared, and a slow stretch of the machine hits now one,
     now another. A turn is all cases of a peer; of many cases that is minutes, which the medians have to even
     out."""
-    return [
-        (repetition, peers[(first + repetition) % len(peers)])
-        for repetition in range(repetitions)
-        for first in range(len(peers))
-    ]
+    return [(repetition, peer) for repetition in range(repetitions) for peer in rotated(peers, repetition)]
+
+
+def rotated(all_of_them: Sequence[T], turn: int) -> list[T]:
+    """Whoever comes first is another in each turn: what depends on the place hits all alike."""
+    first = turn % len(all_of_them)
+    return [*all_of_them[first:], *all_of_them[:first]]
 
 
 class Bench:
@@ -160,8 +163,9 @@ class Bench:
     def time_cases(self, ranks: int, cases: Sequence[Case], case_seconds: float) -> None:
         cores = len(os.sched_getaffinity(0))  # those that all ranks are kept to
         arguments = ["--case-seconds", str(case_seconds)]
-        arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if ranks > cores else BATCH_SECONDS)]
-        if ranks > cores or self.place.hosts > 1:
+        crowded = ranks > cores
+        arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if crowded else BATCH_SECONDS)]
+        if crowded or self.place.hosts > 1:
             # Whose core was another's, or deep in the kernel, between two calls finds its caches cold: what
             # torch and the libraries take by themselves does not add up.
             arguments.append("--with-dispatch")

@@ -120,7 +120,8 @@ def main() -> None:
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
 
-    library = AloneLibrary(True) if args.backend == "alone" else TorchLibrary(args.backend)
+    is_alone = args.backend == "alone"
+    library = AloneLibrary(with_dispatch=True) if is_alone else TorchLibrary(args.backend)
     found = {}
     if isinstance(library, AloneLibrary):
         library.open()

@@ -18,13 +18,12 @@ import torch
 
 from torch_ucc.bench.worker import TorchLibrary
 
+GROUPS = 8
+
 
 def cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-GROUPS = 8
 
 
 def idle_share(library: TorchLibrary, seconds: float) -> float:

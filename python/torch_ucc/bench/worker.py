@@ -440,7 +440,7 @@ class AloneLibrary(TorchLibrary):
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST = 1 << 0, 1 << 2, 1 << 3, 1 << 5, 1 << 6
     GATHER, REDUCE, REDUCE_SCATTER = 1 << 9, 1 << 11, 1 << 12
 
-    def __init__(self, with_dispatch: bool = False) -> None:
+    def __init__(self, *, with_dispatch: bool = False) -> None:
         """`with_dispatch`: torch's `fake` is initialised, too."""
         super().__init__("alone", init=False)
         core = importlib.import_module("torch_ucc._extension").core()
@@ -630,7 +630,7 @@ def main() -> None:
     if args.backend == "ucxx":
         library = UcxLibrary(Path(args.output).parent)
     elif args.backend == "alone":
-        library = AloneLibrary(args.with_dispatch)
+        library = AloneLibrary(with_dispatch=args.with_dispatch)
         library.open()
     else:
         library = TorchLibrary(args.backend) if args.backend else MpiLibrary()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch_ucc.bench.cases import Case
-from torch_ucc.bench.driver import MeasureError
+from torch_ucc.bench.driver import MeasureError, rotated
 from torch_ucc.bench.figures import Sample, Samples
 from torch_ucc.tuning.choices import Family, merged
 from torch_ucc.tuning.decisions import (
@@ -181,12 +181,6 @@ class Tuner:
                     raise OutOfTimeError
                 break
         return Samples(samples)
-
-
-def rotated(names: list[str], turn: int) -> list[str]:
-    """Whoever comes first is another in each turn: what depends on the place hits all alike."""
-    first = turn % len(names)
-    return names[first:] + names[:first]
 
 
 def losses(proof: Sequence[Gain]) -> set[Case]:

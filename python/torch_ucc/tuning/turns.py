@@ -7,7 +7,6 @@ processes tell each other go over the job's store.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -45,8 +44,7 @@ class Turns:
         # of a turn, whose launcher is the server that they are forked from.
         self._cores = os.sched_getaffinity(0)
         try:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, of_launcher())
+            os.sched_setaffinity(0, of_launcher())
             testing._context()
         finally:
             os.sched_setaffinity(0, self._cores)

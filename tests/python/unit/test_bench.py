@@ -238,9 +238,9 @@ class TestTargets:
         assert judge(figure([9.0]), 1.0, at_most=False) is Verdict.NOISY
 
     def test_a_report_tells_of_what_was_not_measured(self) -> None:
-        names = {item.name for item in judge_occasions({}, every=True)}
-        assert len(names) == len(OCCASION_TARGETS)
-        assert {item.verdict for item in judge_occasions({}, every=True)} == {Verdict.ABSENT}
+        judged = judge_occasions({}, every=True)
+        assert len({item.name for item in judged}) == len(OCCASION_TARGETS)
+        assert {item.verdict for item in judged} == {Verdict.ABSENT}
         assert judge_occasions({}) == []
 
     def test_a_profile_must_not_slow_down_any_cell(self) -> None:

@@ -75,6 +75,12 @@ def test_the_hook_loads_three_small_modules_and_does_little() -> None:
     assert 500 < int(events) < 2500
 
 
+def test_import_torch_loads_three_small_modules_more() -> None:
+    """What these cost is above."""
+    names = "import sys, torch; print(*sorted(n for n in sys.modules if n.startswith('torch_ucc')))"
+    assert in_fresh_process(names).split() == ["torch_ucc", "torch_ucc._autoload", "torch_ucc._register"]
+
+
 def test_the_hook_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise RuntimeError("no such luck")

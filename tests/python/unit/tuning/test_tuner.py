@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from torch_ucc.bench.cases import Case
-from torch_ucc.bench.driver import MeasureError
+from torch_ucc.bench.driver import MeasureError, rotated
 from torch_ucc.tuning import report
 from torch_ucc.tuning.choices import Family
 from torch_ucc.tuning.decisions import Gain, Outcome
 from torch_ucc.tuning.profile import Values
-from torch_ucc.tuning.tuner import FEWEST_TURNS, TURNS, Tuner, Tuning, rotated
+from torch_ucc.tuning.tuner import FEWEST_TURNS, TURNS, Tuner, Tuning
 
 SMALL, LARGE = Case("all_reduce", 4), Case("all_reduce", 1 << 20)
 Speed = Callable[[Values, Case], float]
