@@ -333,7 +333,7 @@ class UcxLibrary(NumpyLibrary):
         self.ucxx: Any = importlib.import_module("ucxx._lib.libucxx")
         self.array: Any = importlib.import_module("ucxx._lib.arr").Array
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.folder, self.rounds, self.tag = folder, 0, self.ucxx.UCXXTag(1)
+        self.folder, self.rounds = folder, 0
         self.worker = self.ucxx.UCXWorker(self.ucxx.UCXContext())
         self.endpoints = [
             self.ucxx.UCXEndpoint.create_from_worker_address(
@@ -341,6 +341,7 @@ class UcxLibrary(NumpyLibrary):
             )
             for address in self.gather(bytes(self.worker.address).hex())
         ]
+        self.tags = [self.ucxx.UCXXTag(1 + sender) for sender in range(self.world)]
         self.signal = self._empty(1)
 
     def _finish(self, *requests: Any) -> None:
@@ -350,10 +351,10 @@ class UcxLibrary(NumpyLibrary):
             request.check_error()
 
     def _begin_send(self, data: Any, peer: int) -> Call:
-        return partial(self.endpoints[peer].tag_send, self.array(data), self.tag)
+        return partial(self.endpoints[peer].tag_send, self.array(data), self.tags[self.rank])
 
     def _begin_receive(self, result: Any, peer: int) -> Call:
-        return partial(self.endpoints[peer].tag_recv, self.array(result), self.tag)
+        return partial(self.endpoints[peer].tag_recv, self.array(result), self.tags[peer])
 
     def _send(self, data: Any, peer: int) -> Call:
         begin = self._begin_send(data, peer)
