@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,16 @@ ucc_status_t allgather(void* own, void* all, std::size_t bytes, void* /*info*/, 
   return UCC_OK;
 }
 
+ucc_team_h create(ucc_team_params_t& params) {
+  ucc_team_h team = nullptr;
+  check(ucc_team_create_post(&here.context, 1, &params, &team), "ucc_team_create_post");
+  for (ucc_status_t status = UCC_INPROGRESS; status == UCC_INPROGRESS; wait_a_little()) {
+    check(ucc_context_progress(here.context), "ucc_context_progress");
+    check(status = ucc_team_create_test(team), "ucc_team_create_test");
+  }
+  return team;
+}
+
 void open_ucc() {
   ucc_lib_config_h lib_config = nullptr;
   ucc_lib_h lib = nullptr;
@@ -103,11 +114,7 @@ void open_ucc() {
   team.oob = params.oob;
   team.ep = static_cast<std::uint64_t>(here.rank);
   team.ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG;
-  check(ucc_team_create_post(&here.context, 1, &team, &here.team), "ucc_team_create_post");
-  for (ucc_status_t status = UCC_INPROGRESS; status == UCC_INPROGRESS; wait_a_little()) {
-    check(ucc_context_progress(here.context), "ucc_context_progress");
-    check(status = ucc_team_create_test(here.team), "ucc_team_create_test");
-  }
+  here.team = create(team);
 }
 
 void open_ucx() {
@@ -205,6 +212,22 @@ void alone_open(int rank, int size, int crowded, Allgather allgather) {
   here.allgather = allgather;
   open_ucc();
   open_ucx();
+}
+
+// One more team of all ranks, whose number, from 1, they agree on.
+void alone_team(int id) {
+  std::vector<std::uint64_t> members(static_cast<std::size_t>(here.size));
+  std::iota(members.begin(), members.end(), 0);
+  ucc_team_params_t team{};
+  team.mask = UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE | UCC_TEAM_PARAM_FIELD_EP_MAP | UCC_TEAM_PARAM_FIELD_ID;
+  team.ep = static_cast<std::uint64_t>(here.rank);
+  team.ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG;
+  team.ep_map.type = UCC_EP_MAP_ARRAY;
+  team.ep_map.ep_num = members.size();
+  team.ep_map.array.map = members.data();
+  team.ep_map.array.elem_size = sizeof(members[0]);
+  team.id = static_cast<std::uint16_t>(id);
+  create(team);
 }
 
 // Posts all of them and waits for all, so many times. Returns the seconds.

@@ -163,12 +163,7 @@ class Bench:
     def time_cases(self, ranks: int, cases: Sequence[Case], case_seconds: float) -> None:
         cores = len(os.sched_getaffinity(0))  # those that all ranks are kept to
         arguments = ["--case-seconds", str(case_seconds)]
-        crowded = ranks > cores
-        arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if crowded else BATCH_SECONDS)]
-        if crowded or self.place.hosts > 1:
-            # Whose core was another's, or deep in the kernel, between two calls finds its caches cold: what
-            # torch and the libraries take by themselves does not add up.
-            arguments.append("--with-dispatch")
+        arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if ranks > cores else BATCH_SECONDS)]
         limit = STARTUP_LIMIT + len(cases) * (CASE_LIMIT + case_seconds)
         broken: set[str] = set()
         hosts = self.place.hosts

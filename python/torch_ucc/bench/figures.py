@@ -46,16 +46,14 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 FLOOR = "floor"
-NOTHING_TO_COPY = 1024  # bytes
 
 
 class Samples:
     """All samples of a run, looked up by peer, ranks and case.
 
-    FLOOR is one more peer: what UCC or UCX alone and torch's dispatch take together, turn by turn, for the
-    same calls, each made as a whole. Who cuts large ones into pieces may be faster. Where ranks outnumber
-    cores, and between hosts, it was measured, with a microsecond or two of Python around a call of C, else
-    the two are added.
+    FLOOR is one more peer: what UCC or UCX and torch's dispatch take one after the other, for the same
+    calls, each made as a whole. Who cuts large ones into pieces may be faster. The two by themselves take
+    less: torch's then finds its caches warm.
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
@@ -64,17 +62,6 @@ class Samples:
         for sample in samples:
             of_cell = self._by_key.setdefault((sample.peer, sample.ranks, sample.case), {})
             of_cell[sample.repetition] = sample.seconds
-        for (peer, ranks, case), alone in list(self._by_key.items()):
-            measured = (FLOOR, ranks, case) in self._by_key
-            if peer == "alone" and not measured and (dispatch := self._dispatch(ranks, case.op)):
-                both = sorted(alone.keys() & dispatch.keys())
-                self._by_key[FLOOR, ranks, case] = {turn: alone[turn] + dispatch[turn] for turn in both}
-
-    def _dispatch(self, ranks: int, op: str) -> dict[int, float] | None:
-        """torch's `fake` at the smallest size that it was given, if small: what is larger it copies."""
-        cases = [key[2] for key in self._by_key if key[:2] == ("fake", ranks) and key[2].op == op]
-        small = [case for case in cases if case.nbytes <= NOTHING_TO_COPY]
-        return self._by_key["fake", ranks, min(small)] if small else None
 
     def cell(self, peer: str, ranks: int, case: Case) -> Figure | None:
         values = self._by_key.get((peer, ranks, case))

@@ -1,6 +1,7 @@
 """One rank that measures how long the start takes: the first group with its first all_reduce, further groups.
 
-Rank 0 writes the figures as JSON. The slowest rank counts. `alone` has no torch to start, and one group.
+Rank 0 writes the figures as JSON. The slowest rank counts. `alone` has no torch to start, but in its further
+groups.
 """
 
 from __future__ import annotations
@@ -29,10 +30,15 @@ def main() -> None:
     if args.backend == "alone":
         alone = AloneLibrary()
         found = {"start": [first(alone, lambda: start_alone(alone))]}
+        alone.init_fake()
+        found["group"] = [further(alone, alone.open_further)]
         write(alone, found, Path(args.output))
         return
     library = TorchLibrary(args.backend, init=False)
-    found = {"start": [first(library, lambda: start(library))], "group": [further(library)]}
+    found = {
+        "start": [first(library, lambda: start(library))],
+        "group": [further(library, lambda _: dist.new_group())],
+    }
     write(library, found, Path(args.output))
 
 
@@ -55,12 +61,13 @@ def first(library: TorchLibrary, call: Callable[[], None]) -> float:
     return slowest
 
 
-def further(library: TorchLibrary) -> float:
+def further(library: TorchLibrary, call: Callable[[int], object]) -> float:
+    """Of a call with the numbers of the groups, from 1, the seconds of the slowest."""
     seconds = []
-    for _ in range(GROUPS):
+    for number in range(1, GROUPS + 1):
         library.gather(None)
         began = time.perf_counter()
-        dist.new_group()
+        call(number)
         seconds.append(time.perf_counter() - began)
     slowest: list[float] = [max(of_ranks) for of_ranks in zip(*library.gather(seconds), strict=True)]
     return statistics.median(slowest)

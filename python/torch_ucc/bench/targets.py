@@ -163,12 +163,12 @@ class OverheadTarget:
         measured = samples.difference("ucc", "fake", self.ranks, self.case, self.floors)
         openmpi = samples.cell("openmpi", self.ranks, self.case)
         bound = max(self.bound, self.of_openmpi * openmpi.median) if openmpi else self.bound
-        floor = "fake" if self.floors == 1 else f"{self.floors} fake"
-        wanted = f"ucc - {floor} <= {Unit.SECONDS.show(bound)}"
-        alone = samples.cell("alone", self.ranks, self.case)
-        verdict = judge_beside(measured, alone, bound, at_most=True)
+        fake = "fake" if self.floors == 1 else f"{self.floors} fake"
+        wanted = f"ucc - {fake} <= {Unit.SECONDS.show(bound)}"
+        floor = samples.difference(FLOOR, "fake", self.ranks, self.case, self.floors)
+        verdict = judge_beside(measured, floor, bound, at_most=True)
         name = format_case(self.ranks, self.case)
-        return Judgement(name, wanted, measured, verdict, Unit.SECONDS, floor=alone)
+        return Judgement(name, wanted, measured, verdict, Unit.SECONDS, floor=floor)
 
 
 def format_case(ranks: int, case: Case) -> str:

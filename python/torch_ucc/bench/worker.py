@@ -430,6 +430,29 @@ class InC:
         self.repeat(1)
 
 
+@dataclass(frozen=True)
+class BehindDispatch:
+    """A call of torch's and one of C after the other: each finds the caches as the other left them.
+
+    What Python takes to call C is not counted.
+    """
+
+    dispatch: Call
+    in_c: InC
+
+    def __call__(self) -> None:
+        self.repeat(1)
+
+    def repeat(self, count: int) -> float:
+        seconds = 0.0
+        for _ in repeat(None, count):
+            start = time.perf_counter()
+            self.dispatch()
+            seconds += time.perf_counter() - start
+            seconds += self.in_c.repeat(1)
+        return seconds
+
+
 class AloneLibrary(TorchLibrary):
     """UCC and UCX by themselves, told what our plan tells them, in loops of C: the floor that we stand on.
 
@@ -461,6 +484,14 @@ class AloneLibrary(TorchLibrary):
     def open(self) -> None:
         self.c.alone_open(self.rank, self.world, int(self.is_crowded), self.allgather)
 
+    def open_further(self, number: int) -> None:
+        """A group of torch's `fake`, which must be initialised, and a team of UCC, whose id the first rank
+        tells the others."""
+        self.dist.new_group()
+        if self.rank == 0:
+            self.store.set(f"team/{number}", str(number))
+        self.c.alone_team(int(self.store.get(f"team/{number}")))
+
     def _allgather(self, own: int, nbytes: int, everyone: int) -> None:
         """Called by C, which no exception would reach."""
         try:
@@ -471,13 +502,34 @@ class AloneLibrary(TorchLibrary):
             os._exit(1)
 
     def behind_dispatch(self, op: str, call: Call) -> Call:
-        """One of torch's `fake` and `call`, if with_dispatch was asked for; of any_source `fake` has none."""
-        barrier = partial(TorchLibrary.barrier, self)
-        of_torch = barrier if op == "barrier" else getattr(TorchLibrary, f"_{op}")(self, 1)[0]
-        return partial(_in_turn, of_torch, call)
+        """One of torch's `fake` and `call`; `fake` must be initialised, and has no any_source."""
+        if not isinstance(call, InC):
+            return call
+        if op == "barrier":
+            return BehindDispatch(partial(TorchLibrary.barrier, self), call)
+        if op == "both_ways":
+            return BehindDispatch(self._coalesced(), call)
+        return BehindDispatch(getattr(TorchLibrary, f"_{op}")(self, 1)[0], call)
+
+    def _coalesced(self) -> Call:
+        """batch_isend_irecv of a backend that takes a batch at once, which `fake` does but does not say."""
+        module = importlib.import_module("torch.distributed.distributed_c10d")
+        data, other = self._empty(1), (self.rank + 1) % self.world
+        group = self.dist.group.WORLD
+
+        def call() -> None:
+            with module._coalescing_manager(group, data.device, async_ops=True) as manager:
+                self.dist.isend(data, other)
+                self.dist.irecv(data, other)
+            for work in manager.works:
+                work.wait()
+
+        return call
 
     def timed(self, call: Call, count: int) -> float:
-        return call.repeat(count) / count if isinstance(call, InC) else super().timed(call, count)
+        if isinstance(call, InC | BehindDispatch):
+            return call.repeat(count) / count
+        return super().timed(call, count)
 
     def _collectives(self, kind: int, *sides: tuple[Any, Any]) -> InC:
         """All at once, each from one tensor to another; from rank 0 or to it, where there is a root."""
@@ -611,7 +663,7 @@ def measure_all(
         call, per_call = library.prepare(op, int(nbytes)), PER_CALL.get(op, 1)
         seconds, calls = measure(library, call, case_seconds, batch_seconds)
         rows.append({"op": op, "bytes": int(nbytes), "seconds": seconds / per_call, "calls": calls})
-        if isinstance(library, AloneLibrary) and library.with_dispatch and op != "any_source":
+        if isinstance(library, AloneLibrary) and op != "any_source":
             both = library.behind_dispatch(op, call)
             rows[-1]["with_dispatch"] = measure(library, both, case_seconds, batch_seconds)[0] / per_call
     return rows
@@ -623,7 +675,6 @@ def main() -> None:
     parser.add_argument("--cases", required=True, help="op:bytes,op:bytes,...")
     parser.add_argument("--case-seconds", type=float, required=True)
     parser.add_argument("--batch-seconds", type=float, required=True)
-    parser.add_argument("--with-dispatch", action="store_true", help="time alone behind torch's, too")
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
 
@@ -631,7 +682,7 @@ def main() -> None:
     if args.backend == "ucxx":
         library = UcxLibrary(Path(args.output).parent)
     elif args.backend == "alone":
-        library = AloneLibrary(with_dispatch=args.with_dispatch)
+        library = AloneLibrary(with_dispatch=True)
         library.open()
     else:
         library = TorchLibrary(args.backend) if args.backend else MpiLibrary()

@@ -18,7 +18,7 @@ import torch
 from torch_ucc.bench import driver, plot, report, worker
 from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
-from torch_ucc.bench.figures import FLOOR, Sample, Samples, figure
+from torch_ucc.bench.figures import Sample, Samples, figure
 from torch_ucc.bench.peers import PEERS, Peer, commands, tuned
 from torch_ucc.bench.places import Between, Place
 from torch_ucc.bench.recording import PAIRS
@@ -107,24 +107,6 @@ class TestFigures:
         assert ratio is not None
         assert ratio.median == 10.0
         assert Samples(some).ratio("fake", "ucc", 2, SMALL) is None
-
-    def test_the_floor_is_the_dispatch_and_what_the_libraries_take(self) -> None:
-        """torch's fake copies what is large: its time at the smallest size is the dispatch."""
-        run = Samples(
-            [
-                *samples(2, SMALL, alone=[1.0, 2.0], fake=[3.0, 4.0]),
-                *samples(2, LARGE, alone=[50.0, 60.0], fake=[70.0, 70.0]),
-                *samples(2, Case("barrier", 0), alone=[1.0]),
-            ]
-        )
-        cells = [run.cell(FLOOR, 2, case) for case in (SMALL, LARGE)]
-        assert [(cell.low, cell.high) for cell in cells if cell] == [(4.0, 6.0), (53.0, 64.0)]
-        assert run.cell(FLOOR, 2, Case("barrier", 0)) is None and run.cell(FLOOR, 4, SMALL) is None
-
-    def test_a_floor_that_was_measured_counts_before_a_sum(self) -> None:
-        run = Samples(samples(4, SMALL, alone=[1.0, 2.0], fake=[3.0, 4.0], floor=[9.0, 9.0]))
-        cell = run.cell(FLOOR, 4, SMALL)
-        assert cell is not None and cell.median == 9.0
 
 
 class TestTargets:
@@ -266,8 +248,8 @@ class TestTargets:
 
     def test_a_miss_that_the_floor_misses_too_is_told_apart(self) -> None:
         both = {"fake": [3e-6, 3e-6], "gloo": [40e-6, 40e-6]}
-        high = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], alone=[2e-6, 2e-6], **both))
-        deep = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], alone=[0.1e-6, 0.1e-6], **both))
+        high = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], floor=[5e-6, 5e-6], **both))
+        deep = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], floor=[3.1e-6, 3.1e-6], **both))
         wanted = OverheadTarget(SMALL, 1.5e-6), EveryCellTarget(2, ("gloo",), 10.0)
         assert [target.judge(high).verdict for target in wanted] == [Verdict.BELOW_FLOOR] * 2
         assert [target.judge(deep).verdict for target in wanted] == [Verdict.MISSED] * 2
@@ -277,19 +259,14 @@ class TestTargets:
 
     def test_a_floor_that_is_slower_than_we_are_excuses_nothing(self) -> None:
         """As it may be for what we cut into pieces."""
-        run = samples(2, LARGE, ucc=[9.0, 9.0], gloo=[18.0, 18.0], alone=[12.0, 12.0])
-        run += samples(2, SMALL, fake=[1.0, 1.0])
+        run = samples(2, LARGE, ucc=[9.0, 9.0], gloo=[18.0, 18.0], floor=[13.0, 13.0])
         judged = EveryCellTarget(2, ("gloo",), 10.0).judge(Samples(run))
         assert judged.verdict is Verdict.MISSED and judged.floor is not None
 
-    def test_there_is_no_floor_without_the_dispatch_of_a_small_one(self) -> None:
-        run = Samples(samples(2, LARGE, alone=[12.0, 12.0], fake=[9.0, 9.0]))
-        assert run.cell(FLOOR, 2, LARGE) is None
-
     def test_the_floor_excuses_no_other_cell(self) -> None:
         run = [
-            *samples(2, SMALL, ucc=[6.0, 6.0], gloo=[30.0, 30.0], fake=[1.0, 1.0], alone=[5.0, 5.0]),
-            *samples(2, LARGE, ucc=[9.0, 9.0], gloo=[72.0, 72.0], fake=[1.0, 1.0], alone=[5.0, 5.0]),
+            *samples(2, SMALL, ucc=[6.0, 6.0], gloo=[30.0, 30.0], floor=[6.0, 6.0]),
+            *samples(2, LARGE, ucc=[9.0, 9.0], gloo=[72.0, 72.0], floor=[6.0, 6.0]),
         ]
         judged = EveryCellTarget(2, ("gloo",), 10.0).judge(Samples(run))
         assert (judged.verdict, judged.name) == (Verdict.MISSED, "all_reduce 64 MB, 2 ranks")
@@ -544,7 +521,8 @@ class TestRuns:
         data = json.loads(output.read_text())
         of_peers = Counter((sample["peer"], sample["ranks"]) for sample in data["samples"])
         cells = 2 * len(able) - 1
-        with_dispatch = {("floor", 3): cells - 2} if len(os.sched_getaffinity(0)) < 3 else {}
         # of any_source there is no floor
-        assert of_peers == {("alone", 2): cells, ("alone", 3): cells, **with_dispatch}
+        assert of_peers == {
+            (peer, ranks): cells - lacks for peer, lacks in (("alone", 0), ("floor", 2)) for ranks in (2, 3)
+        }
         assert data["failures"] == []
