@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from torch_ucc.bench import machine, plot, report, targets
 from torch_ucc.bench.cases import FEW_OPS, MORE_LARGE, OPS, SIZES, Case, format_size, make_cases, parse_size
-from torch_ucc.bench.driver import OCCASIONS, Bench
+from torch_ucc.bench.driver import OCCASIONS, Bench, heats
 from torch_ucc.bench.figures import Samples
 from torch_ucc.bench.peers import PEERS, peers_home, tuned
 from torch_ucc.bench.places import place, why_no_hosts
@@ -143,7 +143,12 @@ def main(arguments: list[str] | None = None) -> int:
         sweeps[2] = [2]
         occasions = dict.fromkeys(OCCASIONS, FEW_TURNS)
         watched = [PEERS[name] for name in OCCASION_PEERS]
-    total = args.repetitions * len(peers) * sum(map(len, sweeps.values()))
+    cases = {
+        ranks: [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
+        for ranks in {each for of_ranks in sweeps.values() for each in of_ranks}
+    }
+    rounds = sum(len(heats(ranks, cases[ranks])) for of_ranks in sweeps.values() for ranks in of_ranks)
+    total = args.repetitions * len(peers) * rounds
     for name, count in occasions.items():
         total += count * len(OCCASIONS[name].of(watched)) * len(OCCASIONS[name].ranks)
     with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
@@ -163,8 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
                     continue
                 with place(hosts, args.rate) as bench.place:
                     for ranks in of_ranks:
-                        few = [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
-                        bench.time_cases(ranks, few, args.case_seconds)
+                        bench.time_cases(ranks, cases[ranks], args.case_seconds)
     load = machine.foreign_load(start, machine.Clock.now())
 
     samples = {hosts: Samples([each for each in bench.samples if each.hosts == hosts]) for hosts in sweeps}

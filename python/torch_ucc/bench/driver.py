@@ -25,6 +25,7 @@ SHARED_BATCH_SECONDS = (
     0.05  # where ranks share cores: many time slices, or how these fell is what one measures
 )
 STARTUP_LIMIT = 60.0  # seconds for ranks to start, meet and end
+OPS_AT_ONCE = 4  # a peer is given in a turn; of ranks that share cores all, for these take long to start
 CASE_LIMIT = 20.0  # seconds for one case, far above what the slowest peer takes
 
 Notice = Callable[[str], None]
@@ -127,8 +128,7 @@ OCCASIONS = {
 
 def turns(peers: Sequence[Peer], repetitions: int) -> list[tuple[int, Peer]]:
     """A B C B C A C A B ...: neighbours in time are compared, and a slow stretch of the machine hits now one,
-    now another. A turn is all cases of a peer; of many cases that is minutes, which the medians have to even
-    out."""
+    now another."""
     return [(repetition, peer) for repetition in range(repetitions) for peer in rotated(peers, repetition)]
 
 
@@ -136,6 +136,22 @@ def rotated(all_of_them: Sequence[T], turn: int) -> list[T]:
     """Whoever comes first is another in each turn: what depends on the place hits all alike."""
     first = turn % len(all_of_them)
     return [*all_of_them[first:], *all_of_them[:first]]
+
+
+def heats(ranks: int, cases: Sequence[Case]) -> list[list[Case]]:
+    """In which `cases` are run: each by all peers before the next, so that these are neighbours in time.
+
+    All of a report at once would be minutes of one peer, over which machines change.
+    """
+    ops = list(dict.fromkeys(case.op for case in cases))
+    at_once = len(ops) if is_crowded(ranks) else OPS_AT_ONCE
+    parts = [ops[first : first + at_once] for first in range(0, len(ops), at_once)]
+    return [[case for case in cases if case.op in part] for part in parts]
+
+
+def is_crowded(ranks: int) -> bool:
+    """More than there are cores that all ranks are kept to."""
+    return ranks > len(os.sched_getaffinity(0))
 
 
 class Bench:
@@ -161,18 +177,19 @@ class Bench:
             return None
 
     def time_cases(self, ranks: int, cases: Sequence[Case], case_seconds: float) -> None:
-        cores = len(os.sched_getaffinity(0))  # those that all ranks are kept to
         arguments = ["--case-seconds", str(case_seconds)]
-        arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if ranks > cores else BATCH_SECONDS)]
-        limit = STARTUP_LIMIT + len(cases) * (CASE_LIMIT + case_seconds)
+        arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if is_crowded(ranks) else BATCH_SECONDS)]
+        parts = heats(ranks, cases)
         broken: set[str] = set()
         hosts = self.place.hosts
         able = [peer for peer in self.peers if hosts == 1 or peer.spans_hosts]
-        for repetition, peer in turns(able, self.repetitions):
+        for turn, peer in turns(able, self.repetitions * len(parts)):
+            repetition, part = divmod(turn, len(parts))
             self.notice(f"{peer.name}, {ranks} ranks, repetition {repetition + 1}")
-            known = [str(case) for case in cases if case.op not in peer.lacks]
+            known = [str(case) for case in parts[part] if case.op not in peer.lacks]
             if not known:
                 continue
+            limit = STARTUP_LIMIT + len(known) * (CASE_LIMIT + case_seconds)
             asked = ["--cases", ",".join(known), *arguments]
             for row in self._attempt(broken, peer, ranks, "worker.py", asked, limit) or []:
                 case = Case(row["op"], row["bytes"])

@@ -321,6 +321,31 @@ class TestRuns:
         ]
         assert order == [(0, "ucc"), (0, "gloo"), (1, "gloo"), (1, "ucc")]
 
+    def test_peers_take_turns_with_few_operations_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Four each, all sizes of one together; of ranks that share cores all at once."""
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+        cases = [*make_cases(list(OPS), [4, 1024]), Case("all_reduce", 1 << 20)]
+        parts = driver.heats(2, cases)
+        assert [list(dict.fromkeys(case.op for case in part)) for part in parts] == [
+            list(OPS[first : first + 4]) for first in range(0, len(OPS), 4)
+        ]
+        assert sorted(case for part in parts for case in part) == sorted(cases) and driver.heats(
+            3, cases
+        ) == [cases]
+
+        ran = []
+
+        def run(peer: Peer, _: int, __: str, arguments: list[str], *___: object) -> list[dict[str, object]]:
+            ran.append((peer.name, arguments[1].split(":")[0]))
+            return [{"op": ran[-1][1], "bytes": 4, "seconds": 3e-6}]
+
+        monkeypatch.setattr(driver, "run_peer", run)
+        bench = driver.Bench([PEERS["ucc"], PEERS["gloo"]], 2, lambda _: None)
+        bench.time_cases(2, make_cases(list(OPS[:8]), [4]), 0.1)
+        first, fifth = OPS[0], OPS[4]
+        assert ran[:4] == [("ucc", first), ("gloo", first), ("gloo", fifth), ("ucc", fifth)]
+        assert [sample.repetition for sample in bench.samples] == [0] * 4 + [1] * 4
+
     def test_a_torch_peer_is_one_process_a_rank_and_an_mpi_peer_one_launcher(self) -> None:
         assert [extra["RANK"] for _, extra in commands(PEERS["gloo"], 3, "worker.py", [], 1, Place())] == [
             "0",
