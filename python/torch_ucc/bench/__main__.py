@@ -61,7 +61,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add(
         "--report",
         action="store_true",
-        help="all ops and sizes, 2, 4 and 8 ranks, and all targets: 80 to 100 minutes",
+        help="all ops and sizes, 2, 4 and 8 ranks, and all targets: 90 to 150 minutes",
     )
     add("--repetitions", type=int, help="turns of all peers; default 8, of a report 5, of occasions 3")
     add("--case-seconds", type=float, default=0.2, help="time for one case in one turn; default %(default)s")

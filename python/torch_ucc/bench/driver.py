@@ -144,7 +144,7 @@ def heats(ranks: int, cases: Sequence[Case]) -> list[list[Case]]:
     All of a report at once would be minutes of one peer, over which machines change.
     """
     ops = list(dict.fromkeys(case.op for case in cases))
-    at_once = len(ops) if is_crowded(ranks) else OPS_AT_ONCE
+    at_once = max(1, len(ops)) if is_crowded(ranks) else OPS_AT_ONCE
     parts = [ops[first : first + at_once] for first in range(0, len(ops), at_once)]
     return [[case for case in cases if case.op in part] for part in parts]
 
