@@ -83,7 +83,11 @@ ucc_status_t allgather(void* own, void* all, std::size_t bytes, void* /*info*/, 
   return UCC_OK;
 }
 
-ucc_team_h create(ucc_team_params_t& params) {
+// Of all ranks. `params` says by what these find each other.
+ucc_team_h create(ucc_team_params_t params) {
+  params.mask |= UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE;
+  params.ep = static_cast<std::uint64_t>(here.rank);
+  params.ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG;
   ucc_team_h team = nullptr;
   check(ucc_team_create_post(&here.context, 1, &params, &team), "ucc_team_create_post");
   for (ucc_status_t status = UCC_INPROGRESS; status == UCC_INPROGRESS; wait_a_little()) {
@@ -110,10 +114,8 @@ void open_ucc() {
   params.oob.oob_ep = static_cast<std::uint32_t>(here.rank);
   check(ucc_context_create(lib, &params, config, &here.context), "ucc_context_create");
   ucc_team_params_t team{};
-  team.mask = UCC_TEAM_PARAM_FIELD_OOB | UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE;
+  team.mask = UCC_TEAM_PARAM_FIELD_OOB;
   team.oob = params.oob;
-  team.ep = static_cast<std::uint64_t>(here.rank);
-  team.ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG;
   here.team = create(team);
 }
 
@@ -219,9 +221,7 @@ void alone_team(int id) {
   std::vector<std::uint64_t> members(static_cast<std::size_t>(here.size));
   std::iota(members.begin(), members.end(), 0);
   ucc_team_params_t team{};
-  team.mask = UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE | UCC_TEAM_PARAM_FIELD_EP_MAP | UCC_TEAM_PARAM_FIELD_ID;
-  team.ep = static_cast<std::uint64_t>(here.rank);
-  team.ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG;
+  team.mask = UCC_TEAM_PARAM_FIELD_EP_MAP | UCC_TEAM_PARAM_FIELD_ID;
   team.ep_map.type = UCC_EP_MAP_ARRAY;
   team.ep_map.ep_num = members.size();
   team.ep_map.array.map = members.data();

@@ -121,9 +121,10 @@ def main() -> None:
     args = parser.parse_args()
 
     is_alone = args.backend == "alone"
-    library = AloneLibrary(with_dispatch=True) if is_alone else TorchLibrary(args.backend)
+    library = AloneLibrary() if is_alone else TorchLibrary(args.backend)
     found = {}
     if isinstance(library, AloneLibrary):
+        library.init_fake()  # DDP asks for a group
         library.open()
     else:
         library.dist.all_reduce(torch.zeros(1))

@@ -420,8 +420,8 @@ class Message(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class InC:
-    """A call that C repeats by itself."""
+class SelfTimed:
+    """A call that is repeated by what it is made of, C but for torch's dispatch, and timed there."""
 
     repeat: Callable[[int], float]  # so many times; returns the seconds
     memory: tuple[Any, ...]  # that it works on
@@ -430,27 +430,18 @@ class InC:
         self.repeat(1)
 
 
-@dataclass(frozen=True)
-class BehindDispatch:
-    """A call of torch's and one of C after the other: each finds the caches as the other left them.
+def timed_in_turn(dispatch: Call, in_c: SelfTimed, count: int) -> float:
+    """A call of torch's and one of C, so many times: each finds the caches as the other left them.
 
     What Python takes to call C is not counted.
     """
-
-    dispatch: Call
-    in_c: InC
-
-    def __call__(self) -> None:
-        self.repeat(1)
-
-    def repeat(self, count: int) -> float:
-        seconds = 0.0
-        for _ in repeat(None, count):
-            start = time.perf_counter()
-            self.dispatch()
-            seconds += time.perf_counter() - start
-            seconds += self.in_c.repeat(1)
-        return seconds
+    seconds = 0.0
+    for _ in repeat(None, count):
+        start = time.perf_counter()
+        dispatch()
+        seconds += time.perf_counter() - start
+        seconds += in_c.repeat(1)
+    return seconds
 
 
 class AloneLibrary(TorchLibrary):
@@ -464,8 +455,7 @@ class AloneLibrary(TorchLibrary):
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST = 1 << 0, 1 << 2, 1 << 3, 1 << 5, 1 << 6
     GATHER, REDUCE, REDUCE_SCATTER = 1 << 9, 1 << 11, 1 << 12
 
-    def __init__(self, *, with_dispatch: bool = False) -> None:
-        """`with_dispatch`: torch's `fake` is initialised, too."""
+    def __init__(self) -> None:
         super().__init__("alone", init=False)
         core = importlib.import_module("torch_ucc._extension").core()
         plan: Any = importlib.import_module("torch_ucc._plan")
@@ -475,9 +465,6 @@ class AloneLibrary(TorchLibrary):
         self.c = ctypes.CDLL(os.environ["TORCH_UCC_BENCH_PEERS"] + "/alone/libalone.so")
         self.c.alone_collectives.restype = self.c.alone_messages.restype = ctypes.c_double
         self.is_crowded = self.world > len(os.sched_getaffinity(0))
-        self.with_dispatch = with_dispatch
-        if with_dispatch:
-            self.init_fake()
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
         self.allgather = kind(self._allgather)  # kept: C calls it
 
@@ -503,13 +490,15 @@ class AloneLibrary(TorchLibrary):
 
     def behind_dispatch(self, op: str, call: Call) -> Call:
         """One of torch's `fake` and `call`; `fake` must be initialised, and has no any_source."""
-        if not isinstance(call, InC):
+        if not isinstance(call, SelfTimed):
             return call
         if op == "barrier":
-            return BehindDispatch(partial(TorchLibrary.barrier, self), call)
-        if op == "both_ways":
-            return BehindDispatch(self._coalesced(), call)
-        return BehindDispatch(getattr(TorchLibrary, f"_{op}")(self, 1)[0], call)
+            of_torch: Call = partial(TorchLibrary.barrier, self)
+        elif op == "both_ways":
+            of_torch = self._coalesced()
+        else:
+            of_torch = getattr(TorchLibrary, f"_{op}")(self, 1)[0]
+        return SelfTimed(partial(timed_in_turn, of_torch, call), call.memory)
 
     def _coalesced(self) -> Call:
         """batch_isend_irecv of a backend that takes a batch at once, which `fake` does but does not say."""
@@ -527,16 +516,14 @@ class AloneLibrary(TorchLibrary):
         return call
 
     def timed(self, call: Call, count: int) -> float:
-        if isinstance(call, InC | BehindDispatch):
-            return call.repeat(count) / count
-        return super().timed(call, count)
+        return call.repeat(count) / count if isinstance(call, SelfTimed) else super().timed(call, count)
 
-    def _collectives(self, kind: int, *sides: tuple[Any, Any]) -> InC:
+    def _collectives(self, kind: int, *sides: tuple[Any, Any]) -> SelfTimed:
         """All at once, each from one tensor to another; from rank 0 or to it, where there is a root."""
         wanted = (Collective * len(sides))(*(Collective(kind, *span(a), *span(b)) for a, b in sides))
-        return InC(partial(self.c.alone_collectives, wanted, len(sides)), sides)
+        return SelfTimed(partial(self.c.alone_collectives, wanted, len(sides)), sides)
 
-    def all_reduce(self, tensor: Any) -> InC:
+    def all_reduce(self, tensor: Any) -> SelfTimed:
         return self._collectives(self.ALL_REDUCE, (tensor, tensor))
 
     def _whole(self, kind: int, prepared: Prepared) -> Prepared:
@@ -595,12 +582,12 @@ class AloneLibrary(TorchLibrary):
         call = self._messages(both[:: 1 if self.rank == 0 else -1], at_once=at_once)
         return call, [data, result], 2.0 - self.rank
 
-    def _messages(self, wanted: Sequence[tuple[int, bool, Any]], *, at_once: bool = True) -> InC:
+    def _messages(self, wanted: Sequence[tuple[int, bool, Any]], *, at_once: bool = True) -> SelfTimed:
         """Each to a peer if it is sent, else from it; each after the other unless `at_once`."""
         messages = (Message * len(wanted))(
             *(Message(peer, sent, each.data_ptr(), 4 * each.numel()) for peer, sent, each in wanted)
         )
-        return InC(partial(self.c.alone_messages, messages, len(wanted), int(at_once)), tuple(wanted))
+        return SelfTimed(partial(self.c.alone_messages, messages, len(wanted), int(at_once)), tuple(wanted))
 
     def barrier(self) -> object:
         return self._collectives(self.BARRIER, (None, None))()
@@ -682,7 +669,8 @@ def main() -> None:
     if args.backend == "ucxx":
         library = UcxLibrary(Path(args.output).parent)
     elif args.backend == "alone":
-        library = AloneLibrary(with_dispatch=True)
+        library = AloneLibrary()
+        library.init_fake()
         library.open()
     else:
         library = TorchLibrary(args.backend) if args.backend else MpiLibrary()
