@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ SHARED_BATCH_SECONDS = (
 STARTUP_LIMIT = 60.0  # seconds for ranks to start, meet and end
 OPS_AT_ONCE = 4  # a peer is given in a turn; of ranks that share cores all, for these take long to start
 CASE_LIMIT = 20.0  # seconds for one case, far above what the slowest peer takes
+TRIES = 2  # that a peer may fail in; a launcher may miss its own time limit once in an hour
 
 Notice = Callable[[str], None]
 T = TypeVar("T")
@@ -155,7 +157,7 @@ def is_crowded(ranks: int) -> bool:
 
 
 class Bench:
-    """Collects samples and failures. A peer that fails is left out of the turns that are left."""
+    """Collects samples and failures. A peer that fails again is left out of the turns that are left."""
 
     def __init__(self, peers: Sequence[Peer], repetitions: int, notice: Notice) -> None:
         self.peers, self.repetitions, self.notice = peers, repetitions, notice
@@ -165,14 +167,14 @@ class Bench:
         self.failures: list[str] = []
 
     def _attempt(
-        self, broken: set[str], peer: Peer, ranks: int, program: str, arguments: list[str], limit: float
+        self, failed: Counter[str], peer: Peer, ranks: int, program: str, arguments: list[str], limit: float
     ) -> Any:
-        if peer.name in broken:
+        if failed[peer.name] >= TRIES:
             return None
         try:
             return run_peer(peer, ranks, program, arguments, limit, self.place)
         except MeasureError as error:
-            broken.add(peer.name)
+            failed[peer.name] += 1
             self.failures.append(str(error))
             return None
 
@@ -180,7 +182,7 @@ class Bench:
         arguments = ["--case-seconds", str(case_seconds)]
         arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if is_crowded(ranks) else BATCH_SECONDS)]
         parts = heats(ranks, cases)
-        broken: set[str] = set()
+        failed: Counter[str] = Counter()
         hosts = self.place.hosts
         able = [peer for peer in self.peers if hosts == 1 or peer.spans_hosts]
         for turn, peer in turns(able, self.repetitions * len(parts)):
@@ -191,7 +193,7 @@ class Bench:
                 continue
             limit = STARTUP_LIMIT + len(known) * (CASE_LIMIT + case_seconds)
             asked = ["--cases", ",".join(known), *arguments]
-            for row in self._attempt(broken, peer, ranks, "worker.py", asked, limit) or []:
+            for row in self._attempt(failed, peer, ranks, "worker.py", asked, limit) or []:
                 case = Case(row["op"], row["bytes"])
                 self.samples.append(Sample(peer.name, ranks, case, repetition, row["seconds"], hosts))
                 if "with_dispatch" in row:
@@ -202,10 +204,10 @@ class Bench:
     ) -> None:
         for ranks in occasion.ranks:
             of_ranks = "" if ranks == 2 else f", {ranks} ranks"
-            broken: set[str] = set()
+            failed: Counter[str] = Counter()
             for repetition, peer in turns(peers, repetitions):
                 self.notice(f"{peer.name}, {occasion.name}, {ranks} ranks, repetition {repetition + 1}")
                 asked = [*arguments, *(["--seed", str(repetition)] if occasion.is_random else [])]
-                result = self._attempt(broken, peer, ranks, occasion.program, asked, occasion.limit) or {}
+                result = self._attempt(failed, peer, ranks, occasion.program, asked, occasion.limit) or {}
                 for what, values in result.items():
                     self.occasions.setdefault(peer.name, {}).setdefault(what + of_ranks, []).extend(values)

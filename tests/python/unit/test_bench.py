@@ -407,17 +407,25 @@ class TestRuns:
         assert "no end after" in reason
         assert "in stuck" in reason
 
-    def test_a_peer_that_fails_is_reported_and_tried_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("failing", "turns", "timed"), [({0}, 4, 3), ({0, 1, 2, 3}, 2, 0), ({1, 3}, 4, 2)]
+    )
+    def test_a_peer_that_fails_is_reported_and_tried_once_more(
+        self, monkeypatch: pytest.MonkeyPatch, failing: set[int], turns: int, timed: int
+    ) -> None:
         tried = []
 
-        def fail(peer: object, *_: object, **__: object) -> object:
+        def run(peer: object, *_: object, **__: object) -> object:
             tried.append(peer)
-            raise driver.MeasureError("it broke")
+            if len(tried) - 1 in failing:
+                raise driver.MeasureError("it broke")
+            return [{"op": SMALL.op, "bytes": SMALL.nbytes, "seconds": 1.0}]
 
-        monkeypatch.setattr(driver, "run_peer", fail)
-        bench = driver.Bench([PEERS["gloo"]], 3, lambda _: None)
+        monkeypatch.setattr(driver, "run_peer", run)
+        bench = driver.Bench([PEERS["gloo"]], 4, lambda _: None)
         bench.time_cases(2, [SMALL], 0.1)
-        assert (len(tried), bench.failures, bench.samples) == (1, ["it broke"], [])
+        assert (len(tried), len(bench.samples)) == (turns, timed)
+        assert bench.failures == ["it broke"] * min(len(failing), driver.TRIES)
 
     def test_who_stops_a_run_gets_what_it_has(
         self,
