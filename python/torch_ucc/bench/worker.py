@@ -35,6 +35,7 @@ Prepared = tuple[Call, list[Any], "float | None"]
 
 ASYNC_CALLS = 16
 # How many messages or operations one call makes, where it is not one. Seconds are those of one.
+PAIRED = frozenset({"ping_pong", "any_source"})  # a message there and one back
 PER_CALL = {"ping_pong": 2, "any_source": 2, "all_reduce_async": ASYNC_CALLS}
 
 
@@ -425,22 +426,24 @@ class SelfTimed:
 
     repeat: Callable[[int], float]  # so many times; returns the seconds
     memory: tuple[Any, ...]  # that it works on
+    parts: tuple[Callable[[], float], ...]  # what each call of a program would do of it; returns the seconds
 
     def __call__(self) -> None:
         self.repeat(1)
 
 
-def timed_in_turn(dispatch: Call, in_c: SelfTimed, count: int) -> float:
-    """A call of torch's and one of C, so many times: each finds the caches as the other left them.
+def timed_in_turn(pairs: Sequence[tuple[Call, Callable[[], float]]], count: int) -> float:
+    """Each call of torch's and then its part in C, so many times: each finds the caches as others left them.
 
     What Python takes to call C is not counted.
     """
     seconds = 0.0
     for _ in repeat(None, count):
-        start = time.perf_counter()
-        dispatch()
-        seconds += time.perf_counter() - start
-        seconds += in_c.repeat(1)
+        for dispatch, in_c in pairs:
+            start = time.perf_counter()
+            dispatch()
+            seconds += time.perf_counter() - start
+            seconds += in_c()
     return seconds
 
 
@@ -463,7 +466,8 @@ class AloneLibrary(TorchLibrary):
         for prefix, options in zip(("UCX_", "UCC_"), told, strict=True):
             os.environ.update({prefix + name: value for name, value in options})
         self.c = ctypes.CDLL(os.environ["TORCH_UCC_BENCH_PEERS"] + "/alone/libalone.so")
-        self.c.alone_collectives.restype = self.c.alone_messages.restype = ctypes.c_double
+        for name in ("begin", "end", "collectives", "messages"):
+            getattr(self.c, f"alone_{name}").restype = ctypes.c_double
         self.is_crowded = self.world > len(os.sched_getaffinity(0))
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
         self.allgather = kind(self._allgather)  # kept: C calls it
@@ -489,16 +493,38 @@ class AloneLibrary(TorchLibrary):
             os._exit(1)
 
     def behind_dispatch(self, op: str, call: Call) -> Call:
-        """One of torch's `fake` and `call`; `fake` must be initialised, and has no any_source."""
+        """What a program calls of torch's `fake`, which must be initialised, and after each call its part of
+        `call`."""
         if not isinstance(call, SelfTimed):
             return call
+        pairs = list(zip(self._dispatches(op), call.parts, strict=True))
+        return SelfTimed(partial(timed_in_turn, pairs), call.memory, call.parts)
+
+    def _dispatches(self, op: str) -> list[Call]:
+        """`fake` has no receive from any source; one from a known source goes the same way."""
         if op == "barrier":
-            of_torch: Call = partial(TorchLibrary.barrier, self)
-        elif op == "both_ways":
-            of_torch = self._coalesced()
-        else:
-            of_torch = getattr(TorchLibrary, f"_{op}")(self, 1)[0]
-        return SelfTimed(partial(timed_in_turn, of_torch, call), call.memory)
+            return [super().barrier]
+        if op == "both_ways":
+            return [self._coalesced()]
+        if op == "all_reduce_async":
+            return self._in_flight()
+        if op in PAIRED:
+            data, other = self._empty(1), 1 - self.rank
+            return [self._send(data, other), self._receive(data, other)][:: 1 if self.rank == 0 else -1]
+        return [getattr(super(), f"_{op}")(1)[0]]
+
+    def _in_flight(self) -> list[Call]:
+        data, works = self._empty(1), list[Any]()
+
+        def begin() -> None:
+            works.append(self.dist.all_reduce(data, async_op=True))
+
+        def wait() -> None:
+            for work in works:
+                work.wait()
+            works.clear()
+
+        return [*repeat(begin, ASYNC_CALLS), wait]
 
     def _coalesced(self) -> Call:
         """batch_isend_irecv of a backend that takes a batch at once, which `fake` does but does not say."""
@@ -521,7 +547,11 @@ class AloneLibrary(TorchLibrary):
     def _collectives(self, kind: int, *sides: tuple[Any, Any]) -> SelfTimed:
         """All at once, each from one tensor to another; from rank 0 or to it, where there is a root."""
         wanted = (Collective * len(sides))(*(Collective(kind, *span(a), *span(b)) for a, b in sides))
-        return SelfTimed(partial(self.c.alone_collectives, wanted, len(sides)), sides)
+        repeated = partial(self.c.alone_collectives, wanted, len(sides))
+        if len(sides) == 1:
+            return SelfTimed(repeated, sides, (partial(repeated, 1),))
+        begun = (partial(self.c.alone_begin, ctypes.byref(each)) for each in wanted)
+        return SelfTimed(repeated, sides, (*begun, self.c.alone_end))
 
     def all_reduce(self, tensor: Any) -> SelfTimed:
         return self._collectives(self.ALL_REDUCE, (tensor, tensor))
@@ -587,7 +617,11 @@ class AloneLibrary(TorchLibrary):
         messages = (Message * len(wanted))(
             *(Message(peer, sent, each.data_ptr(), 4 * each.numel()) for peer, sent, each in wanted)
         )
-        return SelfTimed(partial(self.c.alone_messages, messages, len(wanted), int(at_once)), tuple(wanted))
+        repeated = partial(self.c.alone_messages, messages, len(wanted), int(at_once))
+        if at_once:
+            return SelfTimed(repeated, tuple(wanted), (partial(repeated, 1),))
+        each = (partial(self.c.alone_messages, ctypes.byref(message), 1, 1, 1) for message in messages)
+        return SelfTimed(repeated, tuple(wanted), tuple(each))
 
     def barrier(self) -> object:
         return self._collectives(self.BARRIER, (None, None))()
@@ -650,7 +684,7 @@ def measure_all(
         call, per_call = library.prepare(op, int(nbytes)), PER_CALL.get(op, 1)
         seconds, calls = measure(library, call, case_seconds, batch_seconds)
         rows.append({"op": op, "bytes": int(nbytes), "seconds": seconds / per_call, "calls": calls})
-        if isinstance(library, AloneLibrary) and op != "any_source":
+        if isinstance(library, AloneLibrary):
             both = library.behind_dispatch(op, call)
             rows[-1]["with_dispatch"] = measure(library, both, case_seconds, batch_seconds)[0] / per_call
     return rows
