@@ -35,7 +35,6 @@ Prepared = tuple[Call, list[Any], "float | None"]
 
 ASYNC_CALLS = 16
 # How many messages or operations one call makes, where it is not one. Seconds are those of one.
-PAIRED = frozenset({"ping_pong", "any_source"})  # a message there and one back
 PER_CALL = {"ping_pong": 2, "any_source": 2, "all_reduce_async": ASYNC_CALLS}
 
 
@@ -78,8 +77,12 @@ class Library(ABC):
         data, result = self._own(count), self._empty(count)
         if self.rank > 1:
             return _nothing, [], None
+        return partial(_in_turn, *self._there_and_back(data, result, known)), [data, result], 2.0 - self.rank
+
+    def _there_and_back(self, data: Any, result: Any, known: bool) -> list[Call]:
+        """What ranks 0 and 1 call, each in its order; `known`: told from whom the message comes."""
         steps = [self._send(data, 1 - self.rank), self._receive(result, 1 - self.rank if known else None)]
-        return partial(_in_turn, *steps[:: 1 if self.rank == 0 else -1]), [data, result], 2.0 - self.rank
+        return steps[:: 1 if self.rank == 0 else -1]
 
     def _any_source(self, count: int) -> Prepared:
         return self._ping_pong(count, known=False)
@@ -498,7 +501,7 @@ class AloneLibrary(TorchLibrary):
         if not isinstance(call, SelfTimed):
             return call
         pairs = list(zip(self._dispatches(op), call.parts, strict=True))
-        return SelfTimed(partial(timed_in_turn, pairs), call.memory, call.parts)
+        return SelfTimed(partial(timed_in_turn, pairs), call.memory, ())
 
     def _dispatches(self, op: str) -> list[Call]:
         """`fake` has no receive from any source; one from a known source goes the same way."""
@@ -508,9 +511,8 @@ class AloneLibrary(TorchLibrary):
             return [self._coalesced()]
         if op == "all_reduce_async":
             return self._in_flight()
-        if op in PAIRED:
-            data, other = self._empty(1), 1 - self.rank
-            return [self._send(data, other), self._receive(data, other)][:: 1 if self.rank == 0 else -1]
+        if op in ("ping_pong", "any_source"):
+            return self._there_and_back(self._empty(1), self._empty(1), known=True)
         return [getattr(super(), f"_{op}")(1)[0]]
 
     def _in_flight(self) -> list[Call]:
