@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -11,17 +12,16 @@
 
 namespace torch_ucc {
 
-// Where nothing else reaches a library. At the end each variable is again what it was. One lives at a time: the next waits for
-// it. A thread that reads the environment by getenv() meanwhile takes the risk that setenv() is in any program: keep the scope
-// short.
+// Where nothing else reaches a library. Each value is set under every prefix. At the end each variable is again what it was. One
+// lives at a time: the next waits for it. A thread that reads the environment by getenv() meanwhile takes the risk that setenv()
+// is in any program: keep the scope short.
 class TemporaryEnvironment {
  public:
-  TemporaryEnvironment(const std::string& prefix, const NamedValues& values) : lock_(mutex()) {
-    for (const auto& [name, value] : values) {
-      const std::string variable = prefix + name;
-      const char* const before = std::getenv(variable.c_str());  // NOLINT(concurrency-mt-unsafe): see above
-      before_.emplace(variable, before == nullptr ? std::nullopt : std::optional<std::string>(before));
-      ::setenv(variable.c_str(), value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): see above
+  TemporaryEnvironment(std::initializer_list<std::string> prefixes, const NamedValues& values) : lock_(mutex()) {
+    for (const std::string& prefix : prefixes) {
+      for (const auto& [name, value] : values) {
+        set(prefix + name, value);
+      }
     }
   }
   ~TemporaryEnvironment() {
@@ -42,6 +42,12 @@ class TemporaryEnvironment {
   static std::mutex& mutex() {
     static std::mutex one;
     return one;
+  }
+
+  void set(const std::string& variable, const std::string& value) {
+    const char* const before = std::getenv(variable.c_str());  // NOLINT(concurrency-mt-unsafe): see above
+    before_.emplace(variable, before == nullptr ? std::nullopt : std::optional<std::string>(before));
+    ::setenv(variable.c_str(), value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): see above
   }
 
   const std::lock_guard<std::mutex> lock_;

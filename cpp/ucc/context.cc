@@ -19,7 +19,8 @@ void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, 
   params.mask = UCC_CONTEXT_PARAM_FIELD_OOB;
   params.oob = oob.params();
   const ucc_status_t status = [&] {
-    const TemporaryEnvironment told("UCC_UCX_", ucx);  // by nothing else does UCC hand on an option to UCX
+    // By nothing else does UCC hand on an option to UCX. UCX reads those of its transports (TCP_RX_SEG_SIZE) by UCX_ alone.
+    const TemporaryEnvironment told({"UCC_UCX_", "UCX_"}, ucx);
     return ucc_context_create(ucc_library(), &params, config.get(), &handle_);
   }();
   if (status != UCC_OK) {

@@ -341,7 +341,8 @@ names it.
 _REFERENCE_MIDDLE = """
 `UCC_HOME` and `UCX_HOME` name the prefix of the UCC and UCX to use. `UCC_*` and `UCX_*` reach UCC and UCX as
 always, and decide over what torch_ucc would choose (`torch-ucc plan`). `UCC_UCX_TLS`, `UCC_UCX_NET_DEVICES`
-and the like do so for torch_ucc and UCC alone, and leave other users of UCX in the process as they are.
+and the like do so for torch_ucc and UCC alone, and leave other users of UCX in the process as they are; but
+UCX reads the options of its transports, such as `UCX_TCP_RX_SEG_SIZE`, by their names without `UCC_` only.
 
 UCX patches the C library's memory functions as it is loaded, to hear of memory that goes while it is
 registered with a device. torch_ucc loads it with `UCX_MEM_MMAP_HOOK_MODE=none` where there is no such device

@@ -24,6 +24,7 @@ from torch_ucc.topology.user import (
     LOOPBACK,
     NET_DEVICES,
     PPN,
+    TCP_SEGMENTS,
     TLS,
     by_whom,
     chosen,
@@ -62,7 +63,8 @@ class Plan(NamedTuple):
 
     def ucx_settings(self, rank: int) -> list[tuple[str, str]]:
         """What the plan tells UCX on this rank: name without UCX_, and value."""
-        return [each for choice in self._decides(SAME_HOST) for each in choice.told] + self._network(rank)
+        told = [each for choice in self.choices if choice.by == PLAN for each in choice.told]
+        return told + self._network(rank)
 
     def ucc_settings(self, rank: int) -> list[tuple[str, str]]:
         """What it tells UCC's context, likewise."""
@@ -85,6 +87,7 @@ def make_plan(job: Job) -> Plan:
         *([_same_host(job)] if job.most_per_host() > 1 else []),
         *([_other_hosts(job, layer)] if several else []),
         _network_devices(job, per_rank),
+        *([_segments(job)] if several and not layer else []),
         _collectives(job),
         _counts(job),
         _waiting(job),
@@ -218,6 +221,29 @@ def _network_devices(job: Job, per_rank: Sequence[Devices]) -> Choice:
         reasons[0] if len(reasons) == 1 else "each rank uses what is nearest to it, see below",
         "UCX_NET_DEVICES",
         UCX if values == ["all"] else PLAN,
+    )
+
+
+_MOST_FOR_LONG_SEGMENTS = 1024
+"""Ranks: each may hold as many segments that came in part, 256 MB of 256 KB."""
+
+
+def _segments(job: Job) -> Choice:
+    """What UCX sends by one system call, the larger where it need not copy. A sender goes by what it would
+    itself receive, so this is for all ranks or for none."""
+    about, setting = "segments of TCP", TCP_SEGMENTS[0]
+    if said := _user(job, TCP_SEGMENTS):
+        return Choice(about, said.partition("=")[2], "set by the user", setting, said)
+    if len(job.ranks) > _MOST_FOR_LONG_SEGMENTS:
+        reason = f"a rank may hold one of each peer, and there are more than {_MOST_FOR_LONG_SEGMENTS} ranks"
+        return Choice(about, "64 KB, 8 KB where copied", reason, setting, UCX)
+    return Choice(
+        about,
+        "256 KB, 64 KB where copied",
+        "with UCX's own, 64 and 8 KB, of one system call each, messages of 1 MB take up to 1.5 times as long",
+        setting,
+        PLAN,
+        told=(("TCP_RX_SEG_SIZE", "256k"), ("TCP_TX_SEG_SIZE", "64k")),
     )
 
 

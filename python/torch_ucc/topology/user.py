@@ -14,6 +14,7 @@ TLS = ("UCC_UCX_TLS", "UCX_TLS", f"{PROFILE}UCC_UCX_TLS")
 NET_DEVICES = ("UCC_TL_UCP_NET_DEVICES", "UCC_NET_DEVICES", "UCC_UCX_NET_DEVICES", "UCX_NET_DEVICES")
 PPN = ("UCC_ESTIMATED_NUM_PPN",)
 CLS = ("UCC_CLS", f"{PROFILE}UCC_CLS")
+TCP_SEGMENTS = ("UCX_TCP_RX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE")
 """Variables for one thing: of those that are set, the first decides."""
 
 DEVICE_P2P = ("TORCH_UCC_DEVICE_P2P",)
@@ -30,7 +31,7 @@ def tls(*, cma: bool, tcp: bool, sysv: bool | None = None) -> tuple[str, str]:
     return "TLS", "^" + ",".join(left_out) if left_out else "all"
 
 
-_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *DEVICE_P2P, *DEVICE_COLLECTIVES)
+_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *TCP_SEGMENTS, *DEVICE_P2P, *DEVICE_COLLECTIVES)
 SETTINGS = tuple(name for name in _ALL if not name.startswith(PROFILE))
 
 

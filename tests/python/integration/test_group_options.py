@@ -63,10 +63,15 @@ def groups_and_their_logs() -> tuple[list[str], dict[str, list[float]], str]:
     return maps, values, ucx
 
 
+def tables(log: str, worker: str, sent: str) -> list[str]:
+    """How the worker of each context sends messages of such a kind, with each size."""
+    found = re.split(r"\| (?=\w+ intra-node cfg#)", log)
+    return [each for each in found if each.startswith(worker) and f"by {sent} from" in each]
+
+
 def rendezvous(log: str, worker: str) -> list[bool]:
     """Whether the worker of each context sends large messages so, where that changes from one to the next."""
-    tables = re.split(r"\| (?=\w+ intra-node cfg#)", log)
-    tagged = [each for each in tables if each.startswith(worker) and "by ucp_tag_send* from" in each]
+    tagged = tables(log, worker, "ucp_tag_send*")
     return [how for how, _ in itertools.groupby("rendezvous" in each for each in tagged)]
 
 
@@ -82,6 +87,28 @@ def test_they_hold_for_their_group_alone() -> None:
     assert chosen == ["default"] * 2 + ["ring"] * 2 + ["default"] * 2 + ["default"] + ["ring"], maps
     for worker in ("torch_ucc", "UCC_UCP_CONTEXT"):
         assert rendezvous(ucx, worker) == [False, True], ucx
+
+
+def short_messages() -> str:
+    """UCX's log, of two groups: in the second one TCP sends more at once."""
+    with tempfile.TemporaryDirectory() as name:
+        _routes.listen(Path(name))
+        dist.init_process_group("ucc")
+        longer = torch_ucc.Options(ucx={"TCP_TX_SEG_SIZE": "32k", "TCP_RX_SEG_SIZE": "32k"})
+        for group in (dist.group.WORLD, dist.new_group(pg_options=longer)):
+            assert (total(group), exchanged(group)) == (3.0, 1.0 - dist.get_rank())
+        said = _routes._heard(Path(name), "ucx")
+        dist.destroy_process_group()
+    return said
+
+
+def test_one_of_a_transport_holds_for_both_workers() -> None:
+    """UCX reads such by another prefix than its own, of which UCC says nothing."""
+    log = run_ranks(short_messages, 2, init=False, timeout=240, env={"UCX_TLS": "tcp,self"})[0]
+    for worker in ("torch_ucc", "UCC_UCP_CONTEXT"):
+        found = tables(log, worker, "ucp_tag_send*(fast-completion)")
+        largest = [re.findall(r"0\.\.(\d+) +\| eager short", each) for each in found]
+        assert largest == [["8184"], ["32760"]], log
 
 
 def of_the_world() -> None:

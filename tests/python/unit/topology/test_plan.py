@@ -33,18 +33,41 @@ def test_there_is_no_golden_plan_without_a_job() -> None:
 
 
 WITHOUT_CMA = ("TLS", "^cma,posix")
+LONG_SEGMENTS = [("TCP_RX_SEG_SIZE", "256k"), ("TCP_TX_SEG_SIZE", "64k")]
 
 
 def test_only_what_the_plan_decides_is_told_to_ucx() -> None:
     assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [WITHOUT_CMA, ("NET_DEVICES", "mlx5_3:1")]
-    assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [WITHOUT_CMA, ("NET_DEVICES", "ens1f0")]
+    assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [
+        WITHOUT_CMA,
+        *LONG_SEGMENTS,
+        ("NET_DEVICES", "ens1f0"),
+    ]
     assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [
         ("TLS", "^cma,posix,tcp"),
         ("NET_DEVICES", "lo"),
     ]
-    for network_left_alone in ("dgx_h100-2x8-storage", "efa_vm-2x8"):
-        assert make_plan(job(network_left_alone)).ucx_settings(0) == [WITHOUT_CMA], network_left_alone
-    assert make_plan(job("small_vm-2x1")).ucx_settings(0) == []
+    assert make_plan(job("dgx_h100-2x8-storage")).ucx_settings(0) == [WITHOUT_CMA]
+    assert make_plan(job("efa_vm-2x8")).ucx_settings(0) == [WITHOUT_CMA, *LONG_SEGMENTS]
+    assert make_plan(job("small_vm-2x1")).ucx_settings(0) == LONG_SEGMENTS
+
+
+@pytest.mark.parametrize("name", ["UCX_TCP_RX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE"])
+def test_segments_of_tcp_are_left_alone_on_all_ranks_where_one_sets_them(name: str) -> None:
+    made = job("small_vm-2x1")
+    ranks = (made.ranks[0], made.ranks[1]._replace(settings={name: "32k"}))
+    plan = make_plan(Job(made.hosts, ranks))
+    assert plan.ucx_settings(0) == plan.ucx_settings(1) == []
+    choice = plan.about("segments of TCP")
+    assert choice and (choice.value, choice.by) == ("32k", f"{name}=32k")
+
+
+@pytest.mark.parametrize(("ranks", "told"), [(512, LONG_SEGMENTS), (513, [])])
+def test_segments_of_tcp_are_left_to_ucx_in_jobs_whose_ranks_would_hold_too_many(
+    ranks: int, told: list[tuple[str, str]]
+) -> None:
+    plan = make_plan(uniform(copies(machine("small_vm"), 2), ranks))
+    assert [each for each in plan.ucx_settings(0) if each in LONG_SEGMENTS] == told
 
 
 @pytest.mark.parametrize(
@@ -302,6 +325,8 @@ def test_differences_between_plan_and_truth() -> None:
         "other host: the plan says mlx5_3:1, and UCX chose rc_mlx5/mlx5_4:1, tcp/eno3"
     ]
     assert differences(verbs, 9, {SAME_HOST: ["sysv/memory", "rc_mlx5/mlx5_3:1"]}) == [], "one more is none"
+    by_the_user = make_plan(job("dgx_h100-2x8-storage"))
+    assert differences(by_the_user, 9, {OTHER_HOST: ["rc_mlx5/mlx5_4:1"]}) == [], "nothing said"
 
 
 def test_what_only_some_ranks_set_is_expected_of_some() -> None:
