@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from torch_ucc import config
 from torch_ucc.topology import sysv, where
 from torch_ucc.topology.cores import of_launcher, usable_here, usable_to_launcher
-from torch_ucc.topology.user import LOOPBACK, settings_here, tls
+from torch_ucc.topology.user import LOOPBACK, receive_buffers, settings_here, tls
 
 if TYPE_CHECKING:
     from torch_ucc.topology.job import Job
@@ -78,8 +78,9 @@ def _choose(
     if is_plain:
         devices = ("NET_DEVICES", LOOPBACK)
         cores = usable_to_launcher() if told else usable_here()  # where they told each other, those of all
-        ways = tls(cma=size > cores, tcp=False, sysv=sysv.works())
-        return [*([ways] if size > 1 else []), devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
+        has_sysv = sysv.works()
+        shared = [tls(cma=size > cores, tcp=False, sysv=has_sysv), receive_buffers(sysv=has_sysv)]
+        return [*(shared if size > 1 else []), devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
     from torch_ucc.topology.plan import make_plan
 
     job = job_of_launcher(size)

@@ -24,10 +24,12 @@ from torch_ucc.topology.user import (
     LOOPBACK,
     NET_DEVICES,
     PPN,
+    RECEIVE_BUFFERS,
     TCP_SEGMENTS,
     TLS,
     by_whom,
     chosen,
+    receive_buffers,
     tls,
 )
 
@@ -173,7 +175,10 @@ def _same_host(job: Job) -> Choice:
         "UCX_TLS",
         PLAN,
         found,
-        (tls(cma=bool(why_not or crowded), tcp=several, sysv=sysv),),
+        (
+            tls(cma=bool(why_not or crowded), tcp=several, sysv=sysv),
+            *([] if _user(job, RECEIVE_BUFFERS) else [receive_buffers(sysv=sysv)]),
+        ),
     )
 
 

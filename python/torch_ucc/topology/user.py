@@ -15,6 +15,7 @@ NET_DEVICES = ("UCC_TL_UCP_NET_DEVICES", "UCC_NET_DEVICES", "UCC_UCX_NET_DEVICES
 PPN = ("UCC_ESTIMATED_NUM_PPN",)
 CLS = ("UCC_CLS", f"{PROFILE}UCC_CLS")
 TCP_SEGMENTS = ("UCX_TCP_RX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE")
+RECEIVE_BUFFERS = ("UCX_SYSV_RX_BUFS_GROW", "UCX_POSIX_RX_BUFS_GROW", "UCX_MM_RX_BUFS_GROW")
 """Variables for one thing: of those that are set, the first decides."""
 
 DEVICE_P2P = ("TORCH_UCC_DEVICE_P2P",)
@@ -31,7 +32,13 @@ def tls(*, cma: bool, tcp: bool, sysv: bool | None = None) -> tuple[str, str]:
     return "TLS", "^" + ",".join(left_out) if left_out else "all"
 
 
-_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *TCP_SEGMENTS, *DEVICE_P2P, *DEVICE_COLLECTIVES)
+def receive_buffers(*, sysv: bool) -> tuple[str, str]:
+    """What UCX is told to fill the queue of shared memory with: its 256 entries take a buffer each, and one
+    is at hand. By itself it makes 512, and more when they are used up, as it does after these."""
+    return ("SYSV" if sysv else "POSIX") + "_RX_BUFS_GROW", "257"
+
+
+_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *TCP_SEGMENTS, *RECEIVE_BUFFERS, *DEVICE_P2P, *DEVICE_COLLECTIVES)
 SETTINGS = tuple(name for name in _ALL if not name.startswith(PROFILE))
 
 

@@ -32,23 +32,25 @@ def test_there_is_no_golden_plan_without_a_job() -> None:
     assert {path.stem for path in (HERE / "plans").iterdir()} == set(JOBS)
 
 
-WITHOUT_CMA = ("TLS", "^cma,posix")
+BUFFERS = ("SYSV_RX_BUFS_GROW", "257")
+WITHOUT_CMA = [("TLS", "^cma,posix"), BUFFERS]
 LONG_SEGMENTS = [("TCP_RX_SEG_SIZE", "256k"), ("TCP_TX_SEG_SIZE", "64k")]
 
 
 def test_only_what_the_plan_decides_is_told_to_ucx() -> None:
-    assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [WITHOUT_CMA, ("NET_DEVICES", "mlx5_3:1")]
+    assert make_plan(job("dgx_h100-2x8")).ucx_settings(9) == [*WITHOUT_CMA, ("NET_DEVICES", "mlx5_3:1")]
     assert make_plan(job("two_ethernets-3x4")).ucx_settings(0) == [
-        WITHOUT_CMA,
+        *WITHOUT_CMA,
         *LONG_SEGMENTS,
         ("NET_DEVICES", "ens1f0"),
     ]
     assert make_plan(job("dgx_h100-1x8")).ucx_settings(0) == [
         ("TLS", "^cma,posix,tcp"),
+        BUFFERS,
         ("NET_DEVICES", "lo"),
     ]
-    assert make_plan(job("dgx_h100-2x8-storage")).ucx_settings(0) == [WITHOUT_CMA]
-    assert make_plan(job("efa_vm-2x8")).ucx_settings(0) == [WITHOUT_CMA, *LONG_SEGMENTS]
+    assert make_plan(job("dgx_h100-2x8-storage")).ucx_settings(0) == WITHOUT_CMA
+    assert make_plan(job("efa_vm-2x8")).ucx_settings(0) == [*WITHOUT_CMA, *LONG_SEGMENTS]
     assert make_plan(job("small_vm-2x1")).ucx_settings(0) == LONG_SEGMENTS
 
 
@@ -60,6 +62,13 @@ def test_segments_of_tcp_are_left_alone_on_all_ranks_where_one_sets_them(name: s
     assert plan.ucx_settings(0) == plan.ucx_settings(1) == []
     choice = plan.about("segments of TCP")
     assert choice and (choice.value, choice.by) == ("32k", f"{name}=32k")
+
+
+@pytest.mark.parametrize("name", ["UCX_SYSV_RX_BUFS_GROW", "UCX_MM_RX_BUFS_GROW"])
+def test_buffers_of_shared_memory_are_left_alone_where_one_is_set(name: str) -> None:
+    made = job("small_vm-1x4")
+    ranks = (*made.ranks[:3], made.ranks[3]._replace(settings={name: "32"}))
+    assert [told for told, _ in make_plan(Job(made.hosts, ranks)).ucx_settings(0)] == ["TLS", "NET_DEVICES"]
 
 
 @pytest.mark.parametrize(("ranks", "told"), [(512, LONG_SEGMENTS), (513, [])])
@@ -87,7 +96,8 @@ def test_posix_serves_where_a_host_has_no_memory_of_system_v() -> None:
     with_it = machine("small_vm")
     without = with_it._replace(host_id="other", limits=with_it.limits._replace(sysv=False))
     choice = make_plan(uniform([with_it, without], 2)).about(SAME_HOST)
-    assert choice and choice.told == (("TLS", "^cma,sysv"),) and "posix" in choice.transports
+    assert choice and choice.told == (("TLS", "^cma,sysv"), ("POSIX_RX_BUFS_GROW", "257"))
+    assert "posix" in choice.transports
     assert "sysv is left out, since a host has none" in choice.reason
 
 
