@@ -13,10 +13,14 @@ import pytest
 from torch_ucc import _extension, _plan
 from torch_ucc.topology import cores, sysv, where
 from torch_ucc.topology.cores import usable_here
-from torch_ucc.topology.user import tls
+from torch_ucc.topology.user import receive_buffers, tls
 
 LOOPBACK = ("NET_DEVICES", "lo")
-OF_A_PAIR = [tls(cma=usable_here() < 2, tcp=False, sysv=sysv.works()), LOOPBACK]
+OF_A_PAIR = [
+    tls(cma=usable_here() < 2, tcp=False, sysv=sysv.works()),
+    receive_buffers(sysv=sysv.works()),
+    LOOPBACK,
+]
 MINUTE = timedelta(minutes=1)
 
 
