@@ -14,9 +14,11 @@ TLS = ("UCC_UCX_TLS", "UCX_TLS", f"{PROFILE}UCC_UCX_TLS")
 NET_DEVICES = ("UCC_TL_UCP_NET_DEVICES", "UCC_NET_DEVICES", "UCC_UCX_NET_DEVICES", "UCX_NET_DEVICES")
 PPN = ("UCC_ESTIMATED_NUM_PPN",)
 CLS = ("UCC_CLS", f"{PROFILE}UCC_CLS")
+"""Variables for one thing: of those that are set, the first decides."""
+
 TCP_SEGMENTS = ("UCX_TCP_RX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE")
 RECEIVE_BUFFERS = ("UCX_SYSV_RX_BUFS_GROW", "UCX_POSIX_RX_BUFS_GROW", "UCX_MM_RX_BUFS_GROW")
-"""Variables for one thing: of those that are set, the first decides."""
+"""Where one of these is set, nothing is said of the others either."""
 
 DEVICE_P2P = ("TORCH_UCC_DEVICE_P2P",)
 DEVICE_COLLECTIVES = ("TORCH_UCC_DEVICE_COLLECTIVES",)
