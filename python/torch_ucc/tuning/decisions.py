@@ -82,7 +82,8 @@ def mean_gain(found: Sequence[Gain]) -> float:
     return math.exp(sum(math.log(gain.ratio.median) for gain in found) / len(found)) if found else 1.0
 
 
-def has_hope(samples: Samples, ranks: int, candidate: str, cases: Iterable[Case]) -> bool:
-    """Whether more turns are worth their time, after a few: somewhere it was faster at all."""
+def hope(samples: Samples, ranks: int, candidate: str, cases: Iterable[Case]) -> float:
+    """What more turns may be worth, after a few: its gain where it was fastest; 0 if that is none at all."""
     ratios = (samples.ratio(DEFAULT, candidate, ranks, case) for case in cases)
-    return any(ratio is not None and ratio.median > 1 + MARGIN for ratio in ratios)
+    highest = max((ratio.median for ratio in ratios if ratio is not None), default=0.0)
+    return highest if highest > 1 + MARGIN else 0.0

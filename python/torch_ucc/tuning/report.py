@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from importlib.metadata import version
 
 from torch_ucc.tuning.decisions import Outcome, mean_gain
 from torch_ucc.tuning.profile import VARIABLE
@@ -12,8 +13,9 @@ from torch_ucc.tuning.tuner import Tuning
 
 def head(seconds: float) -> list[str]:
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    made_by = version("torch-ucc")
     return [
-        f"Made by `torch-ucc tune` in {seconds:.0f} s on {date}, for the topology below.",
+        f"Made by `torch-ucc tune` {made_by} in {seconds:.0f} s on {date}, for the topology below.",
         f"{VARIABLE}=FILE applies it; what is set in the environment decides over it.",
         "A gain is the default's time over the tuned one: the median, and between what it was.",
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from torch_ucc.tuning.decisions import (
     Outcome,
     best,
     gains,
-    has_hope,
+    hope,
     mean_gain,
 )
 from torch_ucc.tuning.profile import Values
@@ -26,7 +27,8 @@ TURNS, FEWEST_TURNS = 8, 5
 """A family is given this many turns, and decided upon if time allows at least the fewer."""
 
 SCREENING = 2
-"""After so many turns a candidate without hope is measured no more."""
+"""After so many turns a candidate without hope is measured no more; nor are those with the least, if there is
+no time for all."""
 
 FOR_PROOF = 0.3
 """The share of the budget that is kept for measuring all choices together."""
@@ -71,8 +73,8 @@ class OutOfTimeError(Exception):
 
 
 class Tuner:
-    """`budget` in seconds: no further turn is begun that would not end in it, if it takes as long as the
-    last."""
+    """`budget` in seconds: nothing is begun that would not end in it if a measurement takes as long as in the
+    last turn, be it a turn or a family of which not even one candidate could be decided upon."""
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Tuner:
         self._measure, self._ranks, self._notice, self._clock = measure, ranks, notice, clock
         self._end = clock() + budget
         self._choosing_ends = self._end - FOR_PROOF * budget
+        self._pace = 0.0  # seconds of a measurement, in the last turn
 
     def tune(self, families: Sequence[Family], environment: Mapping[str, str]) -> Tuning:
         """`environment`: what it sets is the user's, and not tuned."""
@@ -152,7 +155,11 @@ class Tuner:
         """Measures all of them, in turns. Those that fail or have no hope are taken out of `wanted`."""
         samples: list[Sample] = []
         for turn in range(TURNS):
-            began = self._clock()
+            if self._clock() + self._pace * needed(turn, len(wanted)) > end:
+                if turn < FEWEST_TURNS:
+                    raise OutOfTimeError
+                break
+            began, count = self._clock(), len(wanted)
             for name in rotated(list(wanted), turn):
                 if turn < FEWEST_TURNS and self._clock() >= end:
                     raise OutOfTimeError
@@ -167,20 +174,40 @@ class Tuner:
                     tuning.remarks.append(f"{name} ({what}) failed: {str(error).splitlines()[0]}")
                     continue
                 samples += [Sample(name, self._ranks, case, turn, each) for case, each in seconds.items()]
-            so_far = Samples(samples)
+            self._pace = (self._clock() - began) / count
             if turn + 1 == SCREENING:
-                for name in [name for name in wanted if name not in (DEFAULT, TWIN, TUNED)]:
-                    if not has_hope(so_far, self._ranks, name, wanted[name][1]):
-                        del wanted[name]
+                hopes = {
+                    name: hope(Samples(samples), self._ranks, name, wanted[name][1])
+                    for name in wanted
+                    if name not in (DEFAULT, TWIN, TUNED)
+                }
+                most = self._most(end)
+                for name in hopes.keys() - screened(hopes, most):
+                    del wanted[name]
+                if sum(map(bool, hopes.values())) > most:
+                    tuning.remarks.append(f"no time for all of: {what}")
             if wanted.keys() <= {DEFAULT, TWIN}:
                 break
-            left = end - self._clock()
-            needed = max(1, FEWEST_TURNS - turn - 1) * (self._clock() - began)
-            if turn + 1 < TURNS and left < needed:
-                if turn + 1 < FEWEST_TURNS:
-                    raise OutOfTimeError
-                break
         return Samples(samples)
+
+    def _most(self, end: float) -> int:
+        """How many candidates there is time for after the screening, beside the default and its twin."""
+        if not self._pace:
+            return sys.maxsize
+        return max(1, int((end - self._clock()) / self._pace / (FEWEST_TURNS - SCREENING)) - 2)
+
+
+def needed(turn: int, wanted: int) -> int:
+    """How many measurements it takes at least to decide, or to go on, after so many turns of so many: before
+    the screening as if it left one candidate, the default and its twin."""
+    if turn < SCREENING:
+        return (SCREENING - turn) * wanted + (FEWEST_TURNS - SCREENING) * min(wanted, 3)
+    return max(1, FEWEST_TURNS - turn) * wanted
+
+
+def screened(hopes: Mapping[str, float], most: int) -> set[str]:
+    """Those with hope, and of them at most so many."""
+    return set(sorted(filter(hopes.get, hopes), key=hopes.__getitem__, reverse=True)[:most])
 
 
 def losses(proof: Sequence[Gain]) -> set[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch_ucc.bench.cases import Case
 from torch_ucc.bench.figures import Sample, Samples
-from torch_ucc.tuning.decisions import DEFAULT, TWIN, Outcome, best, gains, has_hope, is_kept, mean_gain
+from torch_ucc.tuning.decisions import DEFAULT, TWIN, Outcome, best, gains, hope, is_kept, mean_gain
 
 SMALL, LARGE = Case("all_reduce", 4), Case("all_reduce", 1 << 20)
 QUIET = [1.00, 1.01, 0.99, 1.00, 1.01, 0.99, 1.00, 1.00]
@@ -88,5 +88,5 @@ def test_who_lacks_a_cell_is_not_chosen() -> None:
 
 def test_hope_is_being_faster_somewhere() -> None:
     run = Samples(BASE + both(1.3, 0.9, "some") + both(1.0, 1.3, "none"))
-    assert has_hope(run, 2, "some", [SMALL, LARGE]) and not has_hope(run, 2, "some", [SMALL])
-    assert not has_hope(run, 2, "none", [SMALL, LARGE])
+    assert hope(run, 2, "some", [SMALL, LARGE]) == pytest.approx(1 / 0.9, rel=0.05)
+    assert hope(run, 2, "some", [SMALL]) == hope(run, 2, "none", [SMALL, LARGE]) == 0

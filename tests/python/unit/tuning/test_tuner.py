@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 
 import pytest
 from torch_ucc.bench.cases import Case
@@ -66,6 +67,10 @@ def test_what_is_faster_is_chosen_and_proved() -> None:
     assert "1 of 2 cells faster, 0 slower" in report.summary(tuning)[0]
 
 
+def test_a_profile_says_which_version_made_it() -> None:
+    assert f"`torch-ucc tune` {version('torch-ucc')} in 512 s" in report.head(512)[0]
+
+
 def test_on_a_machine_where_nothing_matters_nothing_is_chosen() -> None:
     tuning = Machine(lambda values, case: 1.0).tune([PIECES, WAITING])
     assert tuning == Tuning()
@@ -123,6 +128,33 @@ def test_the_budget_is_kept_and_what_had_no_time_is_named() -> None:
     machine = Machine(lambda values, case: 1.5 if values else 1.0)
     tuning = machine.tune([PIECES, WAITING], budget=30.0)
     assert machine.now <= 33.0 and "no time for: waiting" in tuning.remarks
+
+
+def test_a_family_that_cannot_be_decided_upon_takes_nothing_of_the_budget() -> None:
+    """Of 35 s the first takes 8, so that the second, of which one candidate takes 29, has not even a turn."""
+    large = family("large", [SMALL], **{f"c{number}": {"spin": f"{number}ms"} for number in range(8)})
+    machine = Machine(lambda values, case: 1.5 if said(values, "yield_for") else 1.0)
+    asked: list[str] = []
+
+    def measure(values: Values, cases: Sequence[Case]) -> dict[Case, float]:
+        asked.append(said(values, "spin"))
+        return machine.measure(values, cases)
+
+    small = family("small", [LARGE], one={"yield_for": "1s"})
+    tuning = Tuner(measure, 2, 50.0, lambda _: None, clock=lambda: machine.now).tune(
+        [PIECES, large, small], {}
+    )
+    assert tuning.remarks == ["no time for: large"] and not any(asked)
+    assert tuning.values == {"settings": {"yield_for": "1s"}}
+
+
+def test_where_there_is_no_time_for_all_the_most_hopeful_go_on() -> None:
+    gain = {f"{number}ms": 1.1 + 0.1 * number for number in range(8)}
+    many = family("many", [LARGE], **{f"c{number}": {"spin": f"{number}ms"} for number in range(8)})
+    machine = Machine(lambda values, case: gain.get(said(values, "spin"), 1.0))
+    tuning = machine.tune([many], budget=70.0)
+    assert tuning.values == {"settings": {"spin": "7ms"}} and machine.now <= 70.0
+    assert tuning.remarks == ["no time for all of: many"]
 
 
 def test_a_choice_that_could_not_be_proved_is_not_kept() -> None:
