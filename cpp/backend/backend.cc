@@ -229,6 +229,10 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
       parts.op = std::move(op);
     }
   }
+  if (!async_op && parts.title == nullptr) {
+    parts.wait(*home_);
+    return nullptr;  // c10d's way of hearing that it has ended
+  }
   return c10::make_intrusive<UccWork>(home_, rank_, std::move(parts));
 }
 

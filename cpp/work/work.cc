@@ -42,61 +42,62 @@ std::optional<std::vector<at::Tensor>> shown(const UccWork::Parts& parts) {
   return parts.inputs.empty() ? parts.outputs : parts.inputs;
 }
 
+[[noreturn]] void throw_timed_out(const Op& op, std::chrono::milliseconds timeout) {
+  throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " + op.describe() +
+                                                 "; the operation goes on and can be waited for again"));
+}
+
+UccWork::Parts without_inputs(UccWork::Parts parts) {
+  parts.inputs.clear();
+  return parts;
+}
+
 }  // namespace
 
 UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
-    : Work(rank, parts.type, parts.title, shown(parts)),
-      home_(std::move(home)),
-      op_(std::move(parts.op)),
-      part_(std::move(parts.part)),
-      counters_(parts.counters),
-      seq_(parts.seq),
-      outputs_(std::move(parts.outputs)),
-      fences_(std::move(parts.fences)) {
+    : Work(rank, parts.type, parts.title, shown(parts)), home_(std::move(home)), parts_(without_inputs(std::move(parts))) {
   if (!recordFunctionEndCallback_) {
     return;  // nobody profiles
   }
-  if (op_ == nullptr) {
+  if (parts_.op == nullptr) {
     recordFunctionEndCallback_();
   } else {
-    op_->completion().on_done(recordFunctionEndCallback_);
+    parts_.op->completion().on_done(recordFunctionEndCallback_);
   }
 }
 
 bool UccWork::isCompleted() {
-  if (ended() || home_->engine.settled(*op_)) {
-    return std::all_of(fences_.begin(), fences_.end(), [](const auto& fence) { return fence->passed(); });
+  if (parts_.ended() || home_->engine.settled(*parts_.op)) {
+    return std::all_of(parts_.fences.begin(), parts_.fences.end(), [](const auto& fence) { return fence->passed(); });
   }
-  home_->engine.drive_in_background(*op_);  // a caller who only ever asks must still see it end
+  home_->engine.drive_in_background(*parts_.op);  // a caller who only ever asks must still see it end
   return false;
 }
 
-bool UccWork::isSuccess() const { return op_ == nullptr || !ended() || op_->completion().status().ok(); }
+bool UccWork::isSuccess() const { return !parts_.ended() || parts_.ended_well(); }
 
-std::exception_ptr UccWork::exception() const { return isSuccess() ? nullptr : exception_for_user(op_->completion().status()); }
+std::exception_ptr UccWork::exception() const {
+  return isSuccess() ? nullptr : exception_for_user(parts_.op->completion().status());
+}
 
-std::vector<at::Tensor> UccWork::result() { return outputs_; }
+std::vector<at::Tensor> UccWork::result() { return parts_.outputs; }
 
 void UccWork::synchronize() {
-  if (!ended() || !isSuccess()) {
-    return;
+  if (parts_.ended_well()) {
+    parts_.synchronize();
   }
-  for (const auto& fence : fences_) {
-    fence->block_current_stream();
-  }
-  std::for_each(outputs_.begin(), outputs_.end(), use_on_current_stream);
 }
 
 int UccWork::sourceRank() const {
-  const Op* const receive = part_ ? part_.get() : op_.get();
-  return receive == nullptr || !ended() ? -1 : receive->source();
+  const Op* const receive = parts_.part ? parts_.part.get() : parts_.op.get();
+  return receive == nullptr || !parts_.ended() ? -1 : receive->source();
 }
 
 float UccWork::getDuration() const {
-  if (op_ == nullptr) {
+  if (parts_.op == nullptr) {
     return 0;
   }
-  const Op& op = part_ ? *part_ : *op_;
+  const Op& op = parts_.part ? *parts_.part : *parts_.op;
   const std::optional<trace::Event> event = op.recording().event();
   if (!event || event->ended_ns == 0) {
     throw_for_user(Status(StatusCode::invalid, "the duration of " + op.describe() +
@@ -107,41 +108,47 @@ float UccWork::getDuration() const {
 }
 
 bool UccWork::wait(std::chrono::milliseconds timeout) {
-  if (op_ == nullptr) {
-    return true;
+  parts_.wait(*home_, timeout);
+  return true;
+}
+
+void UccWork::Parts::synchronize() const {
+  for (const auto& fence : fences) {
+    fence->block_current_stream();
   }
-  if (!op_->posted() && !ended()) {
-    throw_for_user(Status(StatusCode::invalid, "wait() for " + op_->describe() +
+  std::for_each(outputs.begin(), outputs.end(), use_on_current_stream);
+}
+
+void UccWork::Parts::wait(const WorkHome& home, std::chrono::milliseconds timeout) const {
+  if (op == nullptr) {
+    return;
+  }
+  if (!op->posted() && !ended()) {
+    throw_for_user(Status(StatusCode::invalid, "wait() for " + op->describe() +
                                                    ", which has not begun: leave the coalescing manager (end_coalescing) first"));
   }
   const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout);
   if (!ended()) {
     const Clock::time_point start = Clock::now();
-    op_->record_wait(start);
-    home_->engine.wait(*op_, deadline, check_interrupt);
-    counters_->waited(Clock::now() - start);
+    op->record_wait(start);
+    home.engine.wait(*op, deadline, check_interrupt);
+    counters->waited(Clock::now() - start);
   }
   if (!ended()) {
-    throw_timed_out(timeout);
+    throw_timed_out(*op, timeout);
   }
-  if (const Status& status = op_->completion().status(); !status.ok()) {
-    trace::recorder().note_failure(home_->group, status.message());
-    log_failure(home_->group, *op_, status);
+  if (const Status& status = op->completion().status(); !status.ok()) {
+    trace::recorder().note_failure(home.group, status.message());
+    log_failure(home.group, *op, status);
     trace::request_dump(trace::name(status.code()));
     trace::flush_dump(Deadline::after(kForDump));
     throw_for_user(status);
   }
   synchronize();
-  if ((timeout != kNoTimeout || home_->blocking_wait) &&
-      !std::all_of(fences_.begin(), fences_.end(), [&](const auto& fence) { return fence->wait(deadline); })) {
-    throw_timed_out(timeout);
+  if ((timeout != kNoTimeout || home.blocking_wait) &&
+      !std::all_of(fences.begin(), fences.end(), [&](const auto& fence) { return fence->wait(deadline); })) {
+    throw_timed_out(*op, timeout);
   }
-  return true;
-}
-
-void UccWork::throw_timed_out(std::chrono::milliseconds timeout) const {
-  throw_for_user(Status(StatusCode::timeout, "wait(" + std::to_string(timeout.count()) + " ms) timed out for " + op_->describe() +
-                                                 "; the operation goes on and can be waited for again"));
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
@@ -149,12 +156,12 @@ c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
   if (future_) {
     return future_;
   }
-  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices_of(outputs_));
-  if (op_ == nullptr) {
-    future_->markCompleted(c10::IValue(outputs_));
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices_of(parts_.outputs));
+  if (parts_.op == nullptr) {
+    future_->markCompleted(c10::IValue(parts_.outputs));
     return future_;
   }
-  auto end = [future = future_, op = op_, outputs = outputs_, fences = fences_] {
+  auto end = [future = future_, op = parts_.op, outputs = parts_.outputs, fences = parts_.fences] {
     const Status& status = op->completion().status();
     if (status.ok()) {
       std::vector<c10::Stream> streams;
@@ -168,12 +175,12 @@ c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
       future->setError(exception_for_user(status));
     }
   };
-  if (op_->completion().done()) {
+  if (parts_.op->completion().done()) {
     end();
     return future_;
   }
-  op_->completion().on_done([home = home_, end = std::move(end)]() mutable { home->delivery.run(std::move(end)); });
-  home_->engine.drive_in_background(*op_);
+  parts_.op->completion().on_done([home = home_, end = std::move(end)]() mutable { home->delivery.run(std::move(end)); });
+  home_->engine.drive_in_background(*parts_.op);
   return future_;
 }
 

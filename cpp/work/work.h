@@ -44,6 +44,12 @@ class UccWork final : public c10d::Work {
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
     std::vector<std::shared_ptr<const Fence>> fences;  // behind which the outputs are there, on devices
+
+    bool ended() const { return op == nullptr || op->completion().done(); }
+    bool ended_well() const { return ended() && (op == nullptr || op->completion().status().ok()); }
+    void synchronize() const;  // once it has ended well
+    // As UccWork::wait(), without the Work: for who waits in the call itself.
+    void wait(const WorkHome& home, std::chrono::milliseconds timeout = kNoTimeout) const;
   };
   UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts);
 
@@ -63,23 +69,15 @@ class UccWork final : public c10d::Work {
   // future.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
-  std::uint64_t getSequencenumber() const override { return seq_; }
+  std::uint64_t getSequencenumber() const override { return parts_.seq; }
 
   // Milliseconds from when it was given to the transport to its end. Throws before that, and when the flight recorder no longer
   // has it.
   float getDuration() const override;
 
  private:
-  bool ended() const { return op_ == nullptr || op_->completion().done(); }
-  [[noreturn]] void throw_timed_out(std::chrono::milliseconds timeout) const;
-
   const std::shared_ptr<WorkHome> home_;
-  const std::shared_ptr<Op> op_;
-  const std::shared_ptr<Op> part_;
-  trace::Counters* const counters_;  // alive as long as home_
-  const std::uint64_t seq_;
-  const std::vector<at::Tensor> outputs_;
-  const std::vector<std::shared_ptr<const Fence>> fences_;
+  const Parts parts_;  // without the inputs
 
   std::mutex future_mutex_;  // two threads may ask for the future at once; it is made only when asked for
   c10::intrusive_ptr<c10::ivalue::Future> future_;

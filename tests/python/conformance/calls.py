@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import (
 )
 
 Tensors = Sequence[torch.Tensor]
+Started = dist.Work | None  # nothing from a call that is not asynchronous: it has waited
 Options = TypeVar("Options")
 
 CPU = torch.device("cpu")
@@ -46,68 +47,68 @@ def _options(kind: type[Options], async_op: bool, **fields: object) -> Options:
     return options
 
 
-def all_reduce(tensor: torch.Tensor, op: str, group: dist.ProcessGroup, async_op: bool = True) -> dist.Work:
+def all_reduce(tensor: torch.Tensor, op: str, group: dist.ProcessGroup, async_op: bool = True) -> Started:
     options = _options(dist.AllreduceOptions, async_op, reduceOp=reduce_op(op))
     return _target(group, tensor).allreduce([tensor], options)
 
 
 def all_reduce_coalesced(
     tensors: Tensors, op: str, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     options = _options(dist.AllreduceCoalescedOptions, async_op, reduceOp=reduce_op(op))
     return _target(group, *tensors).allreduce_coalesced(tensors, options)
 
 
 def reduce(
     tensor: torch.Tensor, root: int, op: str, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     options = _options(dist.ReduceOptions, async_op, reduceOp=reduce_op(op), rootRank=root, rootTensor=0)
     return _target(group, tensor).reduce([tensor], options)
 
 
 def reduce_scatter(
     output: torch.Tensor, inputs: Tensors, op: str, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     options = _options(ReduceScatterOptions, async_op, reduceOp=reduce_op(op))
     return _target(group, output, *inputs).reduce_scatter([output], [inputs], options)
 
 
 def reduce_scatter_tensor(
     output: torch.Tensor, mine: torch.Tensor, op: str, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     options = _options(ReduceScatterOptions, async_op, reduceOp=reduce_op(op))
     return _target(group, output, mine)._reduce_scatter_base(output, mine, options)
 
 
 def reduce_scatter_tensor_coalesced(
     outputs: Tensors, inputs: Tensors, op: str, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     """Python sees no such method of a backend, so no output may be conjugated or negated only in name."""
     options = _options(ReduceScatterOptions, async_op, reduceOp=reduce_op(op))
     return group.reduce_scatter_tensor_coalesced(outputs, inputs, options)
 
 
-def broadcast(tensor: torch.Tensor, root: int, group: dist.ProcessGroup, async_op: bool = True) -> dist.Work:
+def broadcast(tensor: torch.Tensor, root: int, group: dist.ProcessGroup, async_op: bool = True) -> Started:
     options = _options(dist.BroadcastOptions, async_op, rootRank=root, rootTensor=0)
     return _target(group, tensor).broadcast([tensor], options)
 
 
 def all_gather(
     outputs: Tensors, mine: torch.Tensor, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     options = _options(AllgatherOptions, async_op)
     return _target(group, mine, *outputs).allgather([outputs], [mine], options)
 
 
 def all_gather_into(
     output: torch.Tensor, mine: torch.Tensor, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     return _target(group, mine, output)._allgather_base(output, mine, _options(AllgatherOptions, async_op))
 
 
 def all_gather_coalesced(
     outputs: Sequence[Tensors], inputs: Tensors, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     """`outputs[rank][i]` becomes the i-th input of that rank."""
     target = _target(group, *inputs, *(each for of_rank in outputs for each in of_rank))
     return target.allgather_coalesced(outputs, inputs, _options(AllgatherOptions, async_op))
@@ -115,14 +116,14 @@ def all_gather_coalesced(
 
 def all_gather_into_coalesced(
     outputs: Tensors, inputs: Tensors, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     """As for reduce_scatter_tensor_coalesced, no output may be conjugated or negated only in name."""
     return group.allgather_into_tensor_coalesced(outputs, inputs, _options(AllgatherOptions, async_op))
 
 
 def gather(
     outputs: Tensors, mine: torch.Tensor, root: int, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     """`outputs` is empty but on the root."""
     options = _options(GatherOptions, async_op, rootRank=root)
     return _target(group, mine, *outputs).gather([outputs] if outputs else [], [mine], options)
@@ -130,15 +131,13 @@ def gather(
 
 def scatter(
     output: torch.Tensor, inputs: Tensors, root: int, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+) -> Started:
     """`inputs` is empty but on the root."""
     options = _options(dist.ScatterOptions, async_op, rootRank=root)
     return _target(group, output, *inputs).scatter([output], [inputs] if inputs else [], options)
 
 
-def all_to_all(
-    outputs: Tensors, inputs: Tensors, group: dist.ProcessGroup, async_op: bool = True
-) -> dist.Work:
+def all_to_all(outputs: Tensors, inputs: Tensors, group: dist.ProcessGroup, async_op: bool = True) -> Started:
     return _target(group, *outputs, *inputs).alltoall(outputs, inputs, _options(AllToAllOptions, async_op))
 
 
@@ -148,7 +147,7 @@ def all_to_all_single(
     group: dist.ProcessGroup,
     async_op: bool = True,
     splits: tuple[Sequence[int], Sequence[int]] = ((), ()),
-) -> dist.Work:
+) -> Started:
     """`splits` of the output and of the input, in rows; none: even."""
     options = _options(AllToAllOptions, async_op)
     return _target(group, output, mine).alltoall_base(output, mine, *splits, options)
@@ -166,7 +165,7 @@ def recv_any_source(tensor: torch.Tensor, group: dist.ProcessGroup, tag: int = 0
     return _target(group, tensor).recv_anysource([tensor], tag)
 
 
-def barrier(group: dist.ProcessGroup, async_op: bool = True) -> dist.Work:
+def barrier(group: dist.ProcessGroup, async_op: bool = True) -> Started:
     return group.barrier(_options(BarrierOptions, async_op))
 
 

@@ -135,7 +135,7 @@ def is_reduced(what: str, tensor: torch.Tensor, expected: Callable[[], Expected]
 class Attempt:
     """A call about to be made on all ranks. The tensors are found here alone: who drops it, drops them."""
 
-    start: Callable[[bool], list[dist.Work]]  # given async_op
+    start: Callable[[bool], list[calls.Started]]  # given async_op
     outputs: list[Claim]
     inputs: list[Claim] = field(default_factory=list)  # of tensors that are only read
 

@@ -102,7 +102,10 @@ def attempt(case: Case, point: Point, way: Way, failures: Failures) -> None:
     try:
         call = case.build(point)
         for work in call.start(async_op):
-            complete(work)
+            waits_itself = not async_op and case.name not in MESSAGES
+            assert (work is None) == waits_itself, "the call itself waits unless it is asynchronous"
+            if work is not None:
+                complete(work)
     except Exception as error:
         failures.note(label, f"{type(error).__name__}: {error}")
         return

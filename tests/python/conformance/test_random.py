@@ -100,11 +100,12 @@ class Turns:
 class Started:
     step: Step
     call: Attempt
-    works: list[dist.Work]
+    works: list[dist.Work | None]
 
     def complete(self, failures: Failures) -> None:
         for work in self.works:
-            COMPLETIONS[self.step.completion](work)
+            if work is not None:  # else the call has waited
+                COMPLETIONS[self.step.completion](work)
         for what, wrong in self.call.wrongs():
             failures.note((what, self.step), wrong)
 

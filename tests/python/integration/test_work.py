@@ -141,6 +141,23 @@ def test_result() -> None:
         }
 
 
+def synchronous() -> tuple[object, list[float]]:
+    """As torch calls it without async_op. Rank 1 comes once rank 0 is about to wait, or does."""
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    group, tensor = dist.distributed_c10d._get_default_group(), torch.ones(4)
+    if dist.get_rank() == 1:
+        hear("called")
+    else:
+        threading.Timer(0.05, say, ["called"]).start()
+    return group.allreduce([tensor], options), tensor.tolist()
+
+
+def test_a_synchronous_call_waits_itself() -> None:
+    """torch takes no Work for "it has ended", which spares it a Python object and a second call."""
+    assert run_ranks(synchronous, 2) == [(None, [2.0] * 4)] * 2
+
+
 def future_values() -> list[list[float]]:
     """Alone, without wait(); twice; before and after the end; of calls that had nothing to send."""
     tensor, work = start()
