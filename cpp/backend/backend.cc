@@ -144,7 +144,7 @@ Deadline UccBackend::deadline_of(milliseconds timeout, Clock::time_point now) co
   return Deadline::after(timeout.count() > 0 ? timeout : milliseconds(timeout_ms_.load(std::memory_order_relaxed)), now);
 }
 
-trace::Recording UccBackend::begin(Call& call, const Prepared& prepared, Clock::time_point now) {
+trace::Recording UccBackend::begin(Call& call, const Prepared& prepared, const UccWork::Parts& parts, Clock::time_point now) {
   if (context_->settings().nan_check) {
     check_for_nans(call, prepared);
   }
@@ -171,7 +171,9 @@ trace::Recording UccBackend::begin(Call& call, const Prepared& prepared, Clock::
   event.is_message = call.is_message();
   event.route = route_of(call, prepared);
   const std::vector<std::int64_t>& ranks = spec_.global_ranks;
-  tell_profiler(call, prepared, ranks.front(), ranks.size() > 1 ? ranks[1] - ranks[0] : 1);
+  if (parts.title != nullptr) {
+    tell_profiler(call, prepared, ranks.front(), ranks.size() > 1 ? ranks[1] - ranks[0] : 1);
+  }
   counters_of(*call.op, event.route).called(event.bytes);
   return trace::recorder().begin(event);
 }
@@ -240,7 +242,7 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&&
   const std::shared_ptr<Copies> copies = staging.begin(&prepared);
   UccWork::Parts parts = parts_of(*call.op, route_of(call, prepared));
   const Clock::time_point now = Clock::now();
-  const trace::Recording recording = begin(call, prepared, now);
+  const trace::Recording recording = begin(call, prepared, parts, now);
   if (copies == nullptr) {
     begin_on_host(prepared);
   }
@@ -266,7 +268,7 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
     parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
     parts.outputs.insert(parts.outputs.end(), prepared.outputs.begin(), prepared.outputs.end());
     Call part = call;
-    const trace::Recording recording = begin(part, prepared, now);
+    const trace::Recording recording = begin(part, prepared, parts, now);
     if (copies == nullptr) {
       begin_on_host(prepared);
     }

@@ -131,7 +131,7 @@ class UccBackend final : public c10d::Backend {
   WorkPtr launch_all(const Call& call, std::vector<Prepared>&& all, Staging&& staging, std::chrono::milliseconds timeout,
                      bool async_op);
   // Gives the call its sequence number, and says everywhere that it was made.
-  trace::Recording begin(Call& call, const Prepared& prepared, Clock::time_point now);
+  trace::Recording begin(Call& call, const Prepared& prepared, const UccWork::Parts& parts, Clock::time_point now);
   // Null if nothing has to be done.
   std::shared_ptr<Op> make_op(const Call& call, Prepared&& prepared, trace::Recording recording);
   trace::Counters& counters_of(const Operation& op, trace::Route route);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -20,18 +21,27 @@ enum class StatusCode : std::uint8_t {
   internal,     // our own mistake: report it
 };
 
+// Made and passed on at every look at the network: one that is well is a null pointer, and says nothing.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message)
+      : failure_(code == StatusCode::ok ? nullptr : std::make_shared<const Failure>(code, std::move(message))) {}
 
-  bool ok() const { return code_ == StatusCode::ok; }
-  StatusCode code() const { return code_; }
-  const std::string& message() const { return message_; }
+  bool ok() const { return failure_ == nullptr; }
+  StatusCode code() const { return ok() ? StatusCode::ok : failure_->code; }
+  const std::string& message() const {
+    static const std::string none;
+    return ok() ? none : failure_->message;
+  }
 
  private:
-  StatusCode code_ = StatusCode::ok;
-  std::string message_;
+  struct Failure {
+    Failure(StatusCode of, std::string text) : code(of), message(std::move(text)) {}
+    StatusCode code;
+    std::string message;
+  };
+  std::shared_ptr<const Failure> failure_;
 };
 
 // A Status thrown: for constructors and for calls that block until they know.

@@ -456,8 +456,9 @@ bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
     return true;
   }
   const Waiting waiting(*this);
-  Deadline ask = interrupt != nullptr ? Deadline::after(kInterruptEvery) : Deadline();
-  Parker parker(policy_, Clock::now());
+  const Clock::time_point begun = Clock::now();
+  Deadline ask = interrupt != nullptr ? Deadline::after(kInterruptEvery, begun) : Deadline();
+  Parker parker(policy_, begun);
   parker.set_patience(op.patience());
   parker.give_way(give_way_until_.load(std::memory_order_relaxed));
   while (true) {
