@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -20,10 +21,20 @@ def epoch() -> int:
 
 @pytest.fixture(scope="session")
 def released(epoch: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with what ci/wheel makes."""
-    folder = tmp_path_factory.mktemp("released")
+    """The folder with what ci/wheel makes: the first of pytest-xdist's workers makes it for all."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "released"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            release(folder, epoch)
+    return folder
+
+
+def release(folder: Path, epoch: int) -> None:
+    made = folder.with_suffix(".part")
     done = subprocess.run(
-        ["timeout", "--kill-after=10", "1800", CHECKOUT / "ci" / "wheel", folder],
+        ["timeout", "--kill-after=10", "1800", CHECKOUT / "ci" / "wheel", made],
         env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "TORCH_UCC_PYTHON": sys.executable},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -31,7 +42,7 @@ def released(epoch: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    return folder
+    made.rename(folder)
 
 
 @pytest.fixture(scope="session")
