@@ -40,9 +40,9 @@ def key(entry: dict[str, str], asked: str) -> str:
     """Of all that the answer depends on, wherever the project lies."""
     words = shlex.split(entry["command"])
     folder = Path(entry["directory"])
-    files = sorted({os.path.realpath(folder / name) for name in includes(words, entry["directory"])})
-    parts = [asked, *words, *(f"{name} {digest(name)}" for name in files)]
-    return hashlib.sha256("\n".join(parts).replace(str(ROOT), "").encode()).hexdigest()
+    files = {os.path.realpath(folder / name) for name in includes(words, entry["directory"])}
+    read = sorted(f"{name} {digest(name)}".replace(str(ROOT), "") for name in files)
+    return hashlib.sha256("\n".join([asked, *words, *read]).replace(str(ROOT), "").encode()).hexdigest()
 
 
 def check(tool: str, entry: dict[str, str], build: str, asked: str) -> str:
