@@ -16,12 +16,13 @@ namespace torch_ucc {
 namespace {
 
 // Of the background thread: how long it leaves an operation to a caller who may come back to wait for it, and how long it
-// stays half awake after its last work (20 x 100 us). While callers post and come back each time, its naps grow: on machines
-// without a core to spare a wake-up is paid by a rank (ping-pong of 4 B between 2 ranks on 2 cores: 9 to 14 us with naps of
-// 100 us, 5 to 9 us without).
+// stays half awake after its last work (20 x 100 us). While callers post and come back each time, its naps grow, to no more than
+// they have done so: on machines without a core to spare a wake-up is paid by a rank, 17 us each. So the first small operation
+// that is left alone after that may wait for the rest of a nap; what starts slowly, and who asks or has a future, ends the nap.
 constexpr microseconds kGrace{50};
 constexpr microseconds kNap{100};
-constexpr microseconds kLongestNap{1000};
+constexpr microseconds kLongestNap{4000};
+constexpr microseconds kLongestNapBesideWork{1000};  // who has the baton may give it back and go on with something else
 constexpr int kNapsBeforeSleep = 20;
 
 // For so long after a peer was gone the transport's errors are put down to that, where they can be anybody's.
@@ -640,8 +641,9 @@ void Engine::background() {
         rest(*parker, drove.now, nullptr, Deadline());
       } else {  // by a caller whose post takes long, mostly
         parker.reset();
+        length = std::min(length, kLongestNapBesideWork);
         nap(length, true);
-        length = std::min(2 * length, kLongestNap);
+        length *= 2;
       }
       continue;
     }
