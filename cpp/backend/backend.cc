@@ -214,6 +214,8 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_p
 }
 
 UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, Deadline deadline, bool async_op) {
+  const bool waits_here = !async_op && parts.title == nullptr;
+  std::optional<Engine::Attendance> here;
   if (op != nullptr) {
     if (Coalescing* const open = coalescing_of_this_thread()) {
       open->batch->add(op);
@@ -227,11 +229,14 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
     } else {
       op->set_deadline(deadline);
       tell_hook_of(*op, parts);
+      if (waits_here) {
+        here.emplace(context_->engine());
+      }
       context_->engine().post(op, async_op ? Follow::leaves : Follow::waits);
       parts.op = std::move(op);
     }
   }
-  if (!async_op && parts.title == nullptr) {
+  if (waits_here) {
     parts.wait(*home_);
     return nullptr;  // c10d's way of hearing that it has ended
   }

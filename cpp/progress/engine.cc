@@ -433,30 +433,22 @@ bool Engine::complete(Op& op, Status status) {
   return true;
 }
 
-// One more thread that waits, for as long as it does, however that ends.
-class Engine::Waiting {
- public:
-  explicit Waiting(Engine& engine) : engine_(engine) { engine_.waiting_.fetch_add(1, std::memory_order_seq_cst); }
-  ~Waiting() {
-    engine_.waiting_.fetch_sub(1, std::memory_order_seq_cst);
-    if (engine_.intake_size_.load(std::memory_order_seq_cst) != 0) {
-      engine_.rouse_background();  // left to us after our last turn
-    } else {
-      engine_.wake_background_if_needed();
-    }
-  }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
+Engine::Attendance::Attendance(Engine& engine) : engine_(engine) { engine_.attending_.fetch_add(1, std::memory_order_seq_cst); }
 
- private:
-  Engine& engine_;
-};
+Engine::Attendance::~Attendance() {
+  engine_.attending_.fetch_sub(1, std::memory_order_seq_cst);
+  if (engine_.intake_size_.load(std::memory_order_seq_cst) != 0) {
+    engine_.rouse_background();  // left to us after our last turn
+  } else {
+    engine_.wake_background_if_needed();
+  }
+}
 
 bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
   if (op.completion().done()) {
     return true;
   }
-  const Waiting waiting(*this);
+  const Attendance here(*this);
   const Clock::time_point begun = Clock::now();
   Deadline ask = interrupt != nullptr ? Deadline::after(kInterruptEvery, begun) : Deadline();
   Parker parker(policy_, begun);
@@ -556,6 +548,7 @@ bool Engine::settled(Op& op) {
 }
 
 Status Engine::run(const std::shared_ptr<Op>& op) {
+  const Attendance here(*this);
   post(op, Follow::waits);
   wait(*op, Deadline());  // the operation's own deadline ends it
   return op->completion().status();
@@ -583,7 +576,7 @@ bool Engine::with_baton(Deadline deadline, const std::function<void(LoopToken&)>
 }
 
 bool Engine::background_has_work() const {
-  return outstanding_.load(std::memory_order_seq_cst) != 0 && waiting_.load(std::memory_order_seq_cst) == 0;
+  return outstanding_.load(std::memory_order_seq_cst) != 0 && attending_.load(std::memory_order_seq_cst) == 0;
 }
 
 // The flag spares the system call while the background thread is up anyway. It looks for work after it raised the flag, and

@@ -49,6 +49,20 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // While one lives the background thread leaves what is in flight to the thread that made it, which posts and waits. wait() has
+  // one. Who posts and waits in one go has one for both: else the background thread, once awake, finds work at many a look and
+  // stays awake beside a caller who never leaves it any.
+  class Attendance {
+   public:
+    explicit Attendance(Engine& engine);
+    ~Attendance();
+    Attendance(const Attendance&) = delete;
+    Attendance& operator=(const Attendance&) = delete;
+
+   private:
+    Engine& engine_;
+  };
+
   // Takes the operation over. Never blocks. Operations of one thread start in the order it posted them.
   // On an engine or in a scope that has failed the operation ends at once with the first error.
   void post(std::shared_ptr<Op> op, Follow follow);
@@ -103,7 +117,6 @@ class Engine {
 
  private:
   class Turn;  // holds the baton for a scope
-  class Waiting;
   using Ops = std::vector<std::shared_ptr<Op>>;
 
   // On its way from the holder of the baton to its completion, which runs when the baton was given back.
@@ -184,7 +197,7 @@ class Engine {
   std::atomic<std::size_t> intake_size_{0};
 
   std::atomic<std::size_t> outstanding_{0};
-  std::atomic<int> waiting_{0};         // threads inside wait()
+  std::atomic<int> attending_{0};       // how many Attendances there are
   std::atomic<std::uint64_t> left_{0};  // operations whose caller went on with something else
   std::atomic<int> caller_core_{-1};    // where the last caller was who left something to be started
   std::atomic<std::uint64_t> sleeps_{0};

@@ -128,6 +128,18 @@ TEST(Engine, BackgroundTakesOverWhenAWaiterLeaves) {
   EXPECT_TRUE(ends_by_itself(*op));
 }
 
+TEST(Engine, BackgroundLeavesToWhoIsThereWhatOthersWouldLeaveToIt) {
+  Rig rig;
+  std::shared_ptr<FakeOp> op;
+  {
+    const Engine::Attendance here(rig.engine);
+    op = rig.post({.polls = 500}, Follow::leaves);
+    std::this_thread::sleep_for(milliseconds(50));  // it would take a hundredth
+    EXPECT_FALSE(op->completion().done());
+  }
+  EXPECT_TRUE(ends_by_itself(*op));
+}
+
 TEST(Engine, BackgroundCanBeCalledForAnOperationNobodyWaitedFor) {
   Rig rig;
   const auto op = rig.post({.polls = 500}, Follow::waits);

@@ -201,5 +201,27 @@ TEST(EngineThreads, AnIdleEngineUsesNoProcessor) {
   EXPECT_TRUE(comes_to_rest()) << "after the last operation";
 }
 
+TEST(EngineThreads, BesideACallerWhoNeverLeavesItAnythingTheBackgroundThreadRests) {
+  Rig rig;
+  const auto left = rig.post({.polls = 500}, Follow::leaves);  // it is awake
+  ASSERT_TRUE(ends_by_itself(*left));
+  std::atomic<bool> over{false};
+  const auto take_a_while = [] {
+    const Deadline end = Deadline::after(microseconds(20));
+    while (!end.passed()) {
+    }
+  };
+  std::thread caller([&] {
+    while (!over.load()) {
+      const Engine::Attendance here(rig.engine);
+      const auto op = rig.post({.on_start = take_a_while});  // so that it is there to be seen before wait()
+      rig.wait(*op);
+    }
+  });
+  EXPECT_TRUE(comes_to_rest());
+  over.store(true);
+  caller.join();
+}
+
 }  // namespace
 }  // namespace torch_ucc
