@@ -124,10 +124,9 @@ void Engine::post(std::shared_ptr<Op> op, Follow follow) {
 void Engine::start_now(std::shared_ptr<Op> op, Follow follow) {
   if (Turn turn(*this); turn) {
     const Op* const mine = op.get();
-    const bool takes_long = follow == Follow::leaves && op->patience() > kGrace;  // its caller has better things to do
     admit_intake(turn.token());
     admit(turn.token(), std::move(op));
-    poll(turn.token(), mine, takes_long ? 1 : policy_.polls_after_post);
+    poll(turn.token(), mine, follow == Follow::leaves ? 1 : policy_.polls_after_post);  // who leaves has better things to do
   } else {
     enqueue(std::move(op));
   }

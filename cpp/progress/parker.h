@@ -14,7 +14,7 @@ struct ParkPolicy {
   microseconds pause_min{20};
   microseconds pause_max{1000};        // also the longest time a peer's arrival goes unnoticed
   microseconds pause_max_rung{10000};  // where every peer rings when it arrives
-  int polls_after_post = 16;           // before a post returns: an operation of ranks that all arrived ends right there
+  int polls_after_post = 16;           // by who stays: an operation of ranks that all arrived ends right there
   int polls_per_yield = 8;             // between two yields
   int polls_per_turn = 32;             // between two looks at the clock
   microseconds crowded_yield{1000};    // a yield that took so long gave the core to somebody who computes
