@@ -215,7 +215,6 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_p
 
 UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, Deadline deadline, bool async_op) {
   const bool waits_here = !async_op && parts.title == nullptr;
-  std::optional<Engine::Attendance> here;
   if (op != nullptr) {
     if (Coalescing* const open = coalescing_of_this_thread()) {
       open->batch->add(op);
@@ -229,11 +228,14 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts part
     } else {
       op->set_deadline(deadline);
       tell_hook_of(*op, parts);
-      if (waits_here) {
-        here.emplace(context_->engine());
-      }
-      context_->engine().post(op, async_op ? Follow::leaves : Follow::waits);
       parts.op = std::move(op);
+      if (waits_here) {
+        const Engine::Attendance here(context_->engine());
+        context_->engine().post(parts.op, Follow::waits);
+        parts.drive(*home_, Deadline());
+      } else {
+        context_->engine().post(parts.op, async_op ? Follow::leaves : Follow::waits);
+      }
     }
   }
   if (waits_here) {

@@ -119,6 +119,16 @@ void UccWork::Parts::synchronize() const {
   std::for_each(outputs.begin(), outputs.end(), use_on_current_stream);
 }
 
+void UccWork::Parts::drive(const WorkHome& home, Deadline deadline) const {
+  if (ended()) {
+    return;
+  }
+  const Clock::time_point start = Clock::now();
+  op->record_wait(start);
+  home.engine.wait(*op, deadline, check_interrupt);
+  counters->waited(Clock::now() - start);
+}
+
 void UccWork::Parts::wait(const WorkHome& home, std::chrono::milliseconds timeout) const {
   if (op == nullptr) {
     return;
@@ -128,12 +138,7 @@ void UccWork::Parts::wait(const WorkHome& home, std::chrono::milliseconds timeou
                                                    ", which has not begun: leave the coalescing manager (end_coalescing) first"));
   }
   const Deadline deadline = timeout == kNoTimeout ? Deadline() : Deadline::after(timeout);
-  if (!ended()) {
-    const Clock::time_point start = Clock::now();
-    op->record_wait(start);
-    home.engine.wait(*op, deadline, check_interrupt);
-    counters->waited(Clock::now() - start);
-  }
+  drive(home, deadline);
   if (!ended()) {
     throw_timed_out(*op, timeout);
   }

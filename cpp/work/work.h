@@ -48,6 +48,8 @@ class UccWork final : public c10d::Work {
     bool ended() const { return op == nullptr || op->completion().done(); }
     bool ended_well() const { return ended() && (op == nullptr || op->completion().status().ok()); }
     void synchronize() const;  // once it has ended well
+    // Makes progress until it has ended or the deadline has passed: of wait() what goes before a look at how it ended.
+    void drive(const WorkHome& home, Deadline deadline) const;
     // As UccWork::wait(), without the Work: for who waits in the call itself.
     void wait(const WorkHome& home, std::chrono::milliseconds timeout = kNoTimeout) const;
   };
