@@ -16,9 +16,9 @@ namespace torch_ucc {
 namespace {
 
 // Of the background thread: how long it leaves an operation to a caller who may come back to wait for it, and how long it
-// stays half awake after its last work (20 x 100 us). While callers post and come back each time, its naps grow, to no more than
-// they have done so: on machines without a core to spare a wake-up is paid by a rank, 17 us each. So the first small operation
-// that is left alone after that may wait for the rest of a nap; what starts slowly, and who asks or has a future, ends the nap.
+// stays half awake after its last work (20 x 100 us). While callers post and come back each time its naps double, so that none is
+// longer than they have done so: on machines without a core to spare a rank pays for each wake-up, 17 us. The first small
+// operation left alone after that may wait for the rest of a nap; what starts slowly, and who asks or has a future, ends it.
 constexpr microseconds kGrace{50};
 constexpr microseconds kNap{100};
 constexpr microseconds kLongestNap{4000};

@@ -2,9 +2,9 @@
 //
 // Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that a small operation ends
 // without a thread hop; what starts slowly and is not waited for he leaves in the intake. The background thread drives only
-// while something was posted, nobody waits and the baton is free. Nobody sleeps with the baton in hand, and nobody waits for it:
-// who does not get it leaves the operation in the intake, or sleeps on the bell and tries again. Completions and finish() run
-// after the baton was given back.
+// while something was posted, nobody attends (see Attendance) and the baton is free. Nobody sleeps with the baton in hand, and
+// nobody waits for it: who does not get it leaves the operation in the intake, or sleeps on the bell and tries again. Completions
+// and finish() run after the baton was given back.
 #pragma once
 
 #include <atomic>
