@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/deadline.h"
 
@@ -13,7 +14,7 @@ struct ParkPolicy {
   microseconds yield{2000};  // then gives the core away between polls
   microseconds pause_min{20};
   microseconds pause_max{1000};        // also the longest time a peer's arrival goes unnoticed
-  microseconds pause_max_rung{10000};  // where every peer rings when it arrives
+  microseconds pause_max_rung{20000};  // where every peer rings when it arrives
   int polls_after_post = 16;           // by who stays: an operation of ranks that all arrived ends right there
   int polls_per_yield = 8;             // between two yields
   int polls_per_turn = 32;             // between two looks at the clock
@@ -55,13 +56,15 @@ class Parker {
     polls_ = 0;
   }
 
-  // Whether the one poll before a pause, which took so long, moved data: there may be more, and the next pause is a short one.
+  // Whether to poll once more instead of the pause that next() asked for, as the one poll before it took so long and may have
+  // moved data. After a second such poll in a row the next pause is a short one: a single one may have been slow only because
+  // the caches were cold after a long pause.
   bool moves(Clock::duration poll) {
-    if (poll < policy_.moving) {
-      return false;
+    const bool again = std::exchange(moved_, poll >= policy_.moving);
+    if (moved_ && again) {
+      pause_ = policy_.pause_min;
     }
-    pause_ = policy_.pause_min;
-    return true;
+    return moved_;
   }
 
   // Time to add to the yielding, for data that takes a while even when everybody is there.
@@ -88,6 +91,7 @@ class Parker {
   microseconds patience_{0};
   Clock::time_point give_way_until_{};
   int polls_ = 0;
+  bool moved_ = false;
 };
 
 // The policy for `ranks` that share `cores`: with more ranks than cores nobody spins, since the peer that

@@ -90,14 +90,26 @@ TEST(Parker, PausesGrowFromZeroToo) {
   EXPECT_GT(parker.take_pause(), microseconds(0));
 }
 
-TEST(Parker, APollThatMovedDataMakesTheNextPauseShortAgain) {
+TEST(Parker, PollsThatMoveDataMakeTheNextPauseShortAgain) {
   Parker parker(policy(), kStart);
   EXPECT_FALSE(parker.moves(policy().moving - microseconds(1)));
   for (int i = 0; i < 3; ++i) {
     parker.take_pause();
   }
   EXPECT_TRUE(parker.moves(policy().moving));
+  EXPECT_TRUE(parker.moves(policy().moving));
   EXPECT_EQ(parker.take_pause(), policy().pause_min);
+}
+
+TEST(Parker, ASingleSlowPollBetweenTwoPausesLeavesTheirLengthAlone) {
+  Parker parker(policy(), kStart);
+  microseconds pause{0};
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_TRUE(parker.moves(policy().moving));
+    EXPECT_FALSE(parker.moves(policy().moving - microseconds(1)));
+    pause = parker.take_pause();
+  }
+  EXPECT_EQ(pause, policy().pause_max);
 }
 
 TEST(Parker, WithoutSpinYieldsFromTheStart) {
