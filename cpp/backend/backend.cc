@@ -72,6 +72,8 @@ UccBackend::UccBackend(const Place& place, const Settings& settings)
     : Backend(place.group.rank, static_cast<int>(place.group.global_ranks.size())),
       spec_(place.group),
       info_(std::make_shared<GroupInfo>(GroupInfo{spec_.name, rank_, size_})),
+      coalesced_name_("coalesced calls of group '" + info_->name + "' on rank " + std::to_string(rank_) + " of " +
+                      std::to_string(size_)),
       context_(CommContext::at(place, settings)),
       membership_(context_->join(spec_, place.id)),
       home_(home_in(context_, spec_)),
@@ -122,12 +124,12 @@ Staging UccBackend::reducing(Call& call, const Tensors& tensors, const c10d::Red
   return context_->settings().native.empty() || !reduces_on_devices(tensors, op) ? Staging(call, lanes_) : moving(call);
 }
 
-std::shared_ptr<Op> UccBackend::make_op(const Call& call, Prepared&& prepared, trace::Recording recording) {
+std::shared_ptr<Op> UccBackend::make_op(Call&& call, Prepared&& prepared, trace::Recording recording) {
   const bool check = context_->settings().cross_check && !call.is_message() && size_ > 1;
   const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
   std::shared_ptr<Op> op;
   if (prepared.path != Path::nothing || prepared.store) {
-    op = make_tensor_op(call, std::move(prepared), membership_.team, membership_.channel);
+    op = make_tensor_op(check ? call : std::move(call), std::move(prepared), membership_.team, membership_.channel);
   }
   if (check) {
     op = std::make_shared<CheckedOp>(call, print, std::move(op), membership_.team, membership_.channel);
@@ -201,7 +203,7 @@ UccWork::Parts UccBackend::parts_of(const Operation& op, trace::Route route) {
   return parts;
 }
 
-UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts parts,
+UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts&& parts,
                                      Deadline deadline, bool async_op) {
   if (copies != nullptr) {
     in_turns_.store(true, std::memory_order_relaxed);
@@ -213,7 +215,7 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_p
   return post(std::move(op), std::move(parts), deadline, async_op);
 }
 
-UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts parts, Deadline deadline, bool async_op) {
+UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts&& parts, Deadline deadline, bool async_op) {
   const bool waits_here = !async_op && parts.title == nullptr;
   if (op != nullptr) {
     if (Coalescing* const open = coalescing_of_this_thread()) {
@@ -256,7 +258,7 @@ UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&&
   parts.inputs = std::move(prepared.inputs);
   parts.outputs = std::move(prepared.outputs);
   parts.seq = call.seq;
-  std::shared_ptr<Op> op = make_op(call, std::move(prepared), recording);
+  std::shared_ptr<Op> op = make_op(std::move(call), std::move(prepared), recording);
   return post(std::move(op), copies, std::move(parts), deadline_of(timeout, now), async_op);
 }
 
@@ -280,7 +282,7 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
       begin_on_host(prepared);
     }
     parts.seq = part.seq;
-    if (std::shared_ptr<Op> op = make_op(part, std::move(prepared), recording)) {
+    if (std::shared_ptr<Op> op = make_op(std::move(part), std::move(prepared), recording)) {
       batch->add(std::move(op));
     }
   }
@@ -310,10 +312,7 @@ void UccBackend::startCoalescing() {
     it->second.batch->completion().complete(
         Status(StatusCode::closed, it->second.batch->describe() + " was dropped: its coalescing never ended"));
   }
-  it->second = {std::make_shared<OpBatch>(membership_.team->scope(), "coalesced calls of group '" + info_->name + "' on rank " +
-                                                                         std::to_string(rank_) + " of " + std::to_string(size_)),
-                {},
-                {}};
+  it->second = {std::make_shared<OpBatch>(membership_.team->scope(), coalesced_name_), {}, {}};
 }
 
 UccBackend::WorkPtr UccBackend::endCoalescing() {

@@ -133,14 +133,14 @@ class UccBackend final : public c10d::Backend {
   // Gives the call its sequence number, and says everywhere that it was made.
   trace::Recording begin(Call& call, const Prepared& prepared, const UccWork::Parts& parts, Clock::time_point now);
   // Null if nothing has to be done.
-  std::shared_ptr<Op> make_op(const Call& call, Prepared&& prepared, trace::Recording recording);
+  std::shared_ptr<Op> make_op(Call&& call, Prepared&& prepared, trace::Recording recording);
   trace::Counters& counters_of(const Operation& op, trace::Route route);
   void tell_hook_of(Op& op, const UccWork::Parts& parts);
   UccWork::Parts parts_of(const Operation& op, trace::Route route);
   // `copies` null: all on the host.
-  WorkPtr post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts parts, Deadline deadline,
+  WorkPtr post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts&& parts, Deadline deadline,
                bool async_op);
-  WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts parts, Deadline deadline, bool async_op);
+  WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts&& parts, Deadline deadline, bool async_op);
   Coalescing* coalescing_of_this_thread();
   void close(std::chrono::milliseconds drain);
   // Null where this rank is not among `ranks`, which are ranks of this group.
@@ -149,6 +149,7 @@ class UccBackend final : public c10d::Backend {
 
   const GroupSpec spec_;
   const std::shared_ptr<const GroupInfo> info_;
+  const std::string coalesced_name_;
   const std::shared_ptr<CommContext> context_;
   const Membership membership_;
   const std::shared_ptr<WorkHome> home_;

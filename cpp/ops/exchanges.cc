@@ -34,19 +34,18 @@ class Moves {
   explicit Moves(ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST) : memory_(memory) {}
 
   void send(int peer, const at::Tensor& tensor) {
-    const c10::InferenceMode below_autograd(true);
-    const at::Tensor source = plain(tensor);
+    at::Tensor source = plain(tensor);
     prepared_.messages.push_back(send_of(peer, source, 0, bytes_of(source)));
-    prepared_.buffers.push_back(source);
+    prepared_.buffers.push_back(std::move(source));
   }
 
   void receive(int peer, const at::Tensor& tensor) {
-    const at::Tensor landing = landing_for(tensor);
+    at::Tensor landing = landing_for(tensor);
     prepared_.messages.push_back(receive_of(peer, landing, 0, bytes_of(landing)));
-    prepared_.buffers.push_back(landing);
     if (!landing.is_same(tensor)) {
       copy(tensor, landing);
     }
+    prepared_.buffers.push_back(std::move(landing));
   }
 
   // Once everything has come.
@@ -186,7 +185,7 @@ Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memo
   check_message(call);
   Moves moves(memory.value_or(UCS_MEMORY_TYPE_HOST));
   moves.send(call.peer, tensor);
-  return moves.finish(payload_of(tensor), {}, {tensor});
+  return moves.finish(payload_of(tensor), {}, Tensors(1, tensor));
 }
 
 Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory) {
@@ -196,7 +195,7 @@ Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memo
   check_message(call);
   Moves moves(memory.value_or(UCS_MEMORY_TYPE_HOST));
   moves.receive(call.peer, tensor);
-  return moves.finish(payload_of(tensor), {}, {tensor});
+  return moves.finish(payload_of(tensor), {}, Tensors(1, tensor));
 }
 
 Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs, std::int64_t root) {

@@ -23,15 +23,15 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
   if (tensor.numel() == 0 || call.group->size == 1) {
     return prepared;
   }
-  const at::Tensor buffer = is_root ? plain(tensor) : landing_for(tensor);
+  at::Tensor buffer = is_root ? plain(tensor) : landing_for(tensor);
   prepared.path = Path::collective;
   prepared.args = broadcast_args(is_root ? const_cast<void*>(source_of(buffer)) : data_of(buffer), bytes_of(buffer),
                                  static_cast<int>(root), call.memory());
   prepared.pieces.total = bytes_of(buffer);
-  prepared.keep(buffer, tensor);
   if (!is_root && !buffer.is_same(tensor)) {
     prepared.store = [buffer, tensor] { copy_into(tensor, buffer); };
   }
+  prepared.keep(std::move(buffer), tensor);
   return prepared;
 }
 
@@ -42,16 +42,16 @@ void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, co
   const std::size_t bytes = bytes_of(mine);
   char* const begin = static_cast<char*>(data_of(all));
   char* const slot = begin + bytes * static_cast<std::size_t>(call.group->rank);
-  const c10::InferenceMode below_autograd(true);
   at::Tensor source = plain(mine);
   const bool in_place = source_of(source) == slot;
   if (!in_place && shares_memory(source, all)) {
+    const c10::InferenceMode below_autograd(true);
     source = source.clone();  // part of the output, at another rank's place
   }
   prepared.path = Path::collective;
   prepared.args = allgather_args(in_place ? nullptr : source_of(source), begin, bytes, call.group->size, call.memory());
   prepared.pieces.total = bytes_of(all);
-  prepared.keep(all, source);
+  prepared.keep(all, std::move(source));
 }
 
 // The same where the parts differ in size.

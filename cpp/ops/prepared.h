@@ -44,13 +44,13 @@ struct Held {
 
   // Adds these to the buffers; one that is the last there already is not held twice.
   template <typename... Tensors>
-  void keep(const Tensors&... tensors) {
-    const auto keep_one = [this](const at::Tensor& tensor) {
+  void keep(Tensors&&... tensors) {
+    const auto keep_one = [this](auto&& tensor) {
       if (buffers.empty() || !buffers.back().is_same(tensor)) {
-        buffers.push_back(tensor);
+        buffers.push_back(std::forward<decltype(tensor)>(tensor));
       }
     };
-    (keep_one(tensors), ...);
+    (keep_one(std::forward<Tensors>(tensors)), ...);
   }
 
   // To be called once the caller's tensors hold what they shall, before anything is sent. A second call does nothing.

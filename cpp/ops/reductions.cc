@@ -269,12 +269,12 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   if (tensor.numel() == 0) {
     return prepared;
   }
-  const at::Tensor buffer = staged(prepared, call, tensor, op, rule);
+  at::Tensor buffer = staged(prepared, call, tensor, op, rule);
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer, call, settings);
   prepared.args = allreduce_in_place_args(data_of(buffer), prepared.pieces.total, rule.datatype, rule.op, call.memory());
-  prepared.keep(buffer, tensor);
   prepared.store = stored(tensor, buffer, rule, call.group->size);
+  prepared.keep(std::move(buffer), tensor);
   return prepared;
 }
 

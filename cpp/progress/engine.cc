@@ -182,8 +182,11 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   }
   op->recording().posted();
   op->announce();
-  patience_.store(in_flight_.empty() ? op->patience() : std::max(patience_.load(), op->patience()));
-  all_announced_.store(op->is_announced() && (in_flight_.empty() || all_announced_.load()));
+  const bool first = in_flight_.empty();
+  patience_.store(first ? op->patience() : std::max(patience_.load(std::memory_order_relaxed), op->patience()),
+                  std::memory_order_relaxed);
+  all_announced_.store(op->is_announced() && (first || all_announced_.load(std::memory_order_relaxed)),
+                       std::memory_order_relaxed);
   in_flight_.push_back(std::move(op));
 }
 
@@ -256,7 +259,7 @@ void Engine::poll(LoopToken& token, const Op* until, int turns) {
     for (std::size_t i = 0; i < in_flight_.size();) {
       const Op::State state = in_flight_[i]->poll(token);
       if (state != Op::State::in_flight) {
-        activity_.fetch_add(1, std::memory_order_relaxed);
+        activity_.store(activity_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
       }
       if (state != Op::State::ended) {
         ++i;
@@ -531,7 +534,8 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
         return;
       }
       sleeps_.fetch_add(1, std::memory_order_relaxed);
-      if (sleep.wait(std::min<Clock::duration>(parker.take_pause(all_announced_.load()), deadline.left(now)))) {
+      const microseconds pause = parker.take_pause(all_announced_.load(std::memory_order_relaxed));
+      if (sleep.wait(std::min<Clock::duration>(pause, deadline.left(now)))) {
         parker.restart(Clock::now());
       }
       return;
@@ -627,7 +631,7 @@ void Engine::background() {
         }
         parker.emplace(policy_, Clock::now());
       }
-      parker->set_patience(patience_.load());
+      parker->set_patience(patience_.load(std::memory_order_relaxed));
       if (const Drove drove = turn(*parker, nullptr); drove.held) {
         length = kNap;
         rest(*parker, drove.now, nullptr, Deadline());

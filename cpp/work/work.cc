@@ -47,14 +47,14 @@ std::optional<std::vector<at::Tensor>> shown(const UccWork::Parts& parts) {
                                                  "; the operation goes on and can be waited for again"));
 }
 
-UccWork::Parts without_inputs(UccWork::Parts parts) {
+UccWork::Parts without_inputs(UccWork::Parts&& parts) {
   parts.inputs.clear();
-  return parts;
+  return std::move(parts);
 }
 
 }  // namespace
 
-UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts)
+UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts&& parts)
     : Work(rank, parts.type, parts.title, shown(parts)), home_(std::move(home)), parts_(without_inputs(std::move(parts))) {
   if (!recordFunctionEndCallback_) {
     return;  // nobody profiles

@@ -53,7 +53,7 @@ class UccWork final : public c10d::Work {
     // As UccWork::wait(), without the Work: for who waits in the call itself.
     void wait(const WorkHome& home, std::chrono::milliseconds timeout = kNoTimeout) const;
   };
-  UccWork(std::shared_ptr<WorkHome> home, int rank, Parts parts);
+  UccWork(std::shared_ptr<WorkHome> home, int rank, Parts&& parts);
 
   bool isCompleted() override;  // never blocks
   bool isSuccess() const override;
