@@ -295,15 +295,15 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   if (tensor.numel() == 0) {
     return prepared;
   }
-  const at::Tensor buffer = staged(prepared, call, tensor, op, rule);
+  at::Tensor buffer = staged(prepared, call, tensor, op, rule);
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer, call, settings);
   prepared.args = reduce_args(is_root ? data_of(buffer) : const_cast<void*>(source_of(buffer)), prepared.pieces.total,
                               rule.datatype, rule.op, static_cast<int>(root), is_root, call.memory());
-  prepared.keep(buffer, tensor);
   if (is_root) {
     prepared.store = stored(tensor, buffer, rule, call.group->size);
   }
+  prepared.keep(std::move(buffer), tensor);
   return prepared;
 }
 
