@@ -159,6 +159,25 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def all_in_flight(early: int, groups: list[tuple[int, dist.ProcessGroup]]) -> None:
+    """One all_reduce on each of the groups, none of which can end before `early` has started them all.
+
+    UCC keeps a task for each that was ever in flight at once. Were it left to chance how many that is, a
+    later round could surpass the ones before it, and what UCC then adds would pass for a leak.
+    """
+    rank, works, token = dist.get_rank(), [], torch.zeros(1)
+    if rank != early:
+        dist.recv(token, early)
+    for number, group in reversed(groups):
+        tensor = torch.full((2,), number * 2.0**rank)
+        works.append((number, tensor, dist.all_reduce(tensor, group=group, async_op=True)))
+    if rank == early:
+        dist.send(token, 1 - early)
+    for number, tensor, work in works:
+        work.wait()
+        assert tensor.tolist() == [expected([0, 1], number)] * 2, number
+
+
 def hundreds() -> list[int]:
     held = []
     numbers = itertools.count(1)
@@ -168,14 +187,8 @@ def hundreds() -> list[int]:
         for number, group in groups:
             assert total(group, number) == expected(both, number), number
         held.append(resident())
-        works = []
-        for number, group in reversed(groups):  # all of them in flight at once
-            tensor = torch.full((2,), number * 2.0 ** dist.get_rank())
-            works.append((number, tensor, dist.all_reduce(tensor, group=group, async_op=True)))
-        for number, tensor, work in works:
-            work.wait()
-            assert tensor.tolist() == [expected(both, number)] * 2, number
-        del works, work, tensor
+        for early in both:
+            all_in_flight(early, groups)
         for _, group in groups:
             dist.destroy_process_group(group)
         del groups, group
