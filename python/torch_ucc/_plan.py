@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch_ucc import config
-from torch_ucc.topology import sysv, where
+from torch_ucc.topology import algorithms, sysv, where
 from torch_ucc.topology.cores import of_launcher, usable_here, usable_to_launcher
 from torch_ucc.topology.user import LOOPBACK, receive_buffers, settings_here, tls
 
@@ -50,8 +50,8 @@ def choose(
     to a peer, or if the profile is for another topology.
 
     Blocks until all called it, since ranks tell each other about their hosts; but not where the launcher says
-    that they are on one: there the libraries are told how many they are, to leave the network alone, and
-    which way to copy.
+    that they are on one: there the libraries are told how many they are, to leave the network alone, which
+    way to copy, and by which algorithms.
     """
     chosen = _choose(core, store, rank, global_ranks, timeout)
     _keep(_chosen, tuple(global_ranks), chosen)
@@ -80,7 +80,8 @@ def _choose(
         cores = usable_to_launcher() if told else usable_here()  # where they told each other, those of all
         has_sysv = sysv.works()
         shared = [tls(cma=size > cores, tcp=False, sysv=has_sysv), receive_buffers(sysv=has_sysv)]
-        return [*(shared if size > 1 else []), devices], [("ESTIMATED_NUM_PPN", str(size)), devices]
+        of_ucc = [("TL_UCP_TUNE", algorithms.ONE_HOST), ("ESTIMATED_NUM_PPN", str(size))]
+        return [*(shared if size > 1 else []), devices], [*of_ucc, devices]
     from torch_ucc.topology.plan import make_plan
 
     job = job_of_launcher(size)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch_ucc.topology import devices
+from torch_ucc.topology import algorithms, devices
 from torch_ucc.topology.devices import Devices
 from torch_ucc.topology.job import Job, Rank
 from torch_ucc.topology.transports import (
@@ -27,6 +27,7 @@ from torch_ucc.topology.user import (
     RECEIVE_BUFFERS,
     TCP_SEGMENTS,
     TLS,
+    TUNE,
     by_whom,
     chosen,
     receive_buffers,
@@ -49,7 +50,8 @@ class Choice(NamedTuple):
     transports: tuple[str, ...] = ()
     """Those of UCX that may turn up, for a choice about a kind of peer."""
     told: tuple[tuple[str, str], ...] = ()
-    """What UCX is told by it, where the plan decides."""
+    """What the library is told by it of whose `setting` it is about, where the plan decides: name without
+    UCX_ or UCC_, and value."""
 
 
 class Plan(NamedTuple):
@@ -65,20 +67,19 @@ class Plan(NamedTuple):
 
     def ucx_settings(self, rank: int) -> list[tuple[str, str]]:
         """What the plan tells UCX on this rank: name without UCX_, and value."""
-        told = [each for choice in self.choices if choice.by == PLAN for each in choice.told]
-        return told + self._network(rank)
+        return self._told("UCX_") + self._network(rank)
 
     def ucc_settings(self, rank: int) -> list[tuple[str, str]]:
         """What it tells UCC's context, likewise."""
-        counts = [("ESTIMATED_NUM_PPN", choice.value) for choice in self._decides("ranks on a host")]
-        return counts + self._network(rank)
+        return self._told("UCC_") + self._network(rank)
+
+    def _told(self, library: str) -> list[tuple[str, str]]:
+        decided = (each for each in self.choices if each.by == PLAN and each.setting.startswith(library))
+        return [told for choice in decided for told in choice.told]
 
     def _network(self, rank: int) -> list[tuple[str, str]]:
-        names = self.devices[rank].names
-        return [("NET_DEVICES", ",".join(names))] if self._decides("network devices") and names else []
-
-    def _decides(self, what: str) -> list[Choice]:
-        return [choice for choice in self.choices if choice.about == what and choice.by == PLAN]
+        names, choice = self.devices[rank].names, self.about("network devices")
+        return [("NET_DEVICES", ",".join(names))] if names and choice and choice.by == PLAN else []
 
 
 def make_plan(job: Job) -> Plan:
@@ -91,6 +92,7 @@ def make_plan(job: Job) -> Plan:
         _network_devices(job, per_rank),
         *([_segments(job)] if several and not layer else []),
         _collectives(job),
+        _algorithms(job, layer),
         _counts(job),
         _waiting(job),
         *([_accelerators(job)] if any(host.gpus for host in job.hosts) else []),
@@ -265,6 +267,33 @@ def _collectives(job: Job) -> Choice:
     return Choice("collectives", "basic", reason, "UCC_CLS", UCC)
 
 
+def _algorithms(job: Job, layer: str) -> Choice:
+    about, setting = "algorithms", TUNE[0]
+    said = _each(job, TUNE)[:1]  # ranks on which it differs are refused when they meet
+    if layer:
+        if said:
+            reason, by = by_whom(said[0])
+            return Choice(about, said[0].partition("=")[2], reason, setting, by)
+        return Choice(about, "UCC's", f"others were not measured over {_NAMES[layer]}", setting, UCC)
+    rules = algorithms.OVER_TCP if len(job.hosts) > 1 else algorithms.ONE_HOST
+    if said:
+        rules = algorithms.beside(rules, said[0].partition("=")[2])
+    shown = rules.replace("#", ", ")
+    reason = (
+        f"with few ranks and bytes it is steps that take time, of which this tree has the fewest: {shown}"
+    )
+    if said:
+        reason = f"{by_whom(said[0])[1]} decides where it says something, and else {reason}"
+    return Choice(
+        about,
+        "a knomial tree for small messages of 2 to 8 ranks",
+        reason,
+        setting,
+        PLAN,
+        told=(("TL_UCP_TUNE", rules),),
+    )
+
+
 def _counts(job: Job) -> Choice:
     most = job.most_per_host()
     if said := _user(job, PPN):
@@ -277,6 +306,7 @@ def _counts(job: Job) -> Choice:
         "UCX counts on a device being shared by so many",
         "UCC_ESTIMATED_NUM_PPN",
         PLAN,
+        told=(("ESTIMATED_NUM_PPN", str(most)),),
     )
 
 

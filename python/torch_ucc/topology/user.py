@@ -1,4 +1,4 @@
-"""What users set that decides over the plan: in the environment, in UCX's files, or by a profile."""
+"""What users set that decides over the plan: in the environment, in files of UCX and UCC, or by a profile."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ TLS = ("UCC_UCX_TLS", "UCX_TLS", f"{PROFILE}UCC_UCX_TLS")
 NET_DEVICES = ("UCC_TL_UCP_NET_DEVICES", "UCC_NET_DEVICES", "UCC_UCX_NET_DEVICES", "UCX_NET_DEVICES")
 PPN = ("UCC_ESTIMATED_NUM_PPN",)
 CLS = ("UCC_CLS", f"{PROFILE}UCC_CLS")
+TUNE = ("UCC_TL_UCP_TUNE", "UCC_TUNE", f"{PROFILE}UCC_TL_UCP_TUNE")
 """Variables for one thing: of those that are set, the first decides."""
 
 TCP_SEGMENTS = ("UCX_TCP_RX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE")
@@ -40,7 +41,10 @@ def receive_buffers(*, sysv: bool) -> tuple[str, str]:
     return ("SYSV" if sysv else "POSIX") + "_RX_BUFS_GROW", "257"
 
 
-_ALL = (*TLS, *NET_DEVICES, *PPN, *CLS, *TCP_SEGMENTS, *RECEIVE_BUFFERS, *DEVICE_P2P, *DEVICE_COLLECTIVES)
+_ALL = (
+    *(*TLS, *NET_DEVICES, *PPN, *CLS, *TUNE, *TCP_SEGMENTS, *RECEIVE_BUFFERS),
+    *(*DEVICE_P2P, *DEVICE_COLLECTIVES),
+)
 SETTINGS = tuple(name for name in _ALL if not name.startswith(PROFILE))
 
 
@@ -55,12 +59,15 @@ def settings_here(
 
 def in_files(environment: Mapping[str, str]) -> dict[str, str]:
     """What those files named ucx.conf say that UCX reads wherever it comes from, its user's and the folder's:
-    the later decides. It reads two of its own installation before them.
+    the later decides. It reads two of its own installation before them. And what UCC reads: the file that
+    UCC_CONFIG_FILE names, or ucc.conf of its user.
 
     A file that cannot be read is left to UCX, which says so. Sections are for some processors only.
     """
     places = [environment[name] for name in ("HOME", "UCX_CONFIG_DIR") if name in environment]
-    files = [file for place in (*places, ".") if (file := Path(place, "ucx.conf")).is_file()]
+    of_ucc = Path(environment.get("UCC_CONFIG_FILE") or Path(environment.get("HOME", ""), "ucc.conf"))
+    named = [*(Path(place, "ucx.conf") for place in (*places, ".")), of_ucc]
+    files = [file for file in named if file.is_file()]
     if not files:
         return {}
     import configparser

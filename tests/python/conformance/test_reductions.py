@@ -19,13 +19,20 @@ from reductions import REDUCTIONS
 from reference import bits, exactly, reduce_op, sample
 from table import try_all
 from torch_ucc.testing import run_ranks
+from torch_ucc.topology.algorithms import ONE_HOST, OVER_TCP
 
 pytestmark = pytest.mark.multirank
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 4], ids="{} ranks".format)
+# Number of ranks, and the rules for UCC's algorithms if not those of one host.
+JOBS = {"1 rank": (1, ""), "2 ranks": (2, ""), "3 ranks, as on hosts": (3, OVER_TCP), "4 ranks": (4, "")}
+
+
+@pytest.fixture(scope="module", params=JOBS.values(), ids=JOBS)
 def reports(request: pytest.FixtureRequest) -> list[dict[str, Report]]:
-    return run_ranks(try_all, request.param, list(REDUCTIONS), timeout=240.0)
+    ranks, rules = request.param
+    env = {"UCC_TL_UCP_TUNE": rules} if rules else {}
+    return run_ranks(try_all, ranks, list(REDUCTIONS), timeout=240.0, env=env)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -34,7 +41,7 @@ def test_every_case(reports: list[dict[str, Report]], name: str) -> None:
     assert_all_well([report[name] for report in reports], at_least=sum(5 * len(case.pairs) for case in cases))
 
 
-NUMELS = (3, 1000, 70_000, 600_000)
+NUMELS = (3, 1000, 1500, 10_000, 70_000, 600_000)
 
 
 def result_bits() -> dict[int, list[torch.Tensor]]:
@@ -47,10 +54,11 @@ def result_bits() -> dict[int, list[torch.Tensor]]:
     return found
 
 
+@pytest.mark.parametrize("rules", [ONE_HOST, OVER_TCP], ids=["of one host", "over TCP"])
 @pytest.mark.parametrize("world_size", [3, 4])
-def test_every_rank_gets_the_same_bits(world_size: int) -> None:
+def test_every_rank_gets_the_same_bits(world_size: int, rules: str) -> None:
     """Sums depend on the order of addition: replicas that differ in the last bit drift apart."""
-    first, *others = run_ranks(result_bits, world_size)
+    first, *others = run_ranks(result_bits, world_size, env={"UCC_TL_UCP_TUNE": rules})
     for rank, other in enumerate(others, start=1):
         for numel in NUMELS:
             for i, (ours, theirs) in enumerate(zip(first[numel], other[numel], strict=True)):

@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch_ucc import _stacks, testing
 from torch_ucc._hosts import Hosts, Ranks, hosts
 from torch_ucc.testing import RankError
+from torch_ucc.topology.algorithms import OVER_TCP
 
 pytestmark = pytest.mark.multirank
 
@@ -102,6 +103,7 @@ def test_groups_across_hosts(pair: Hosts, per_host: int) -> None:
         )
         assert about["hosts"] == ["host0", "host1"] and about["ranks"] == size
         assert about["transports"]["other host"] == ["tcp/eth0"], about
+        assert about["options"]["UCC_TL_UCP_TUNE"] == {"value": OVER_TCP, "source": "plan"}
         within = about["transports"].get("same host", [])
         # Without cma UCX keeps TCP in reserve; none of its protocols uses it within a host.
         assert any(name.endswith("/memory") for name in within) == (per_host > 1), about

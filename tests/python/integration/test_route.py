@@ -51,11 +51,16 @@ def test_a_large_all_reduce_goes_in_pieces() -> None:
 
 def test_an_algorithm_follows_what_is_set() -> None:
     """By default the small and the large have two; where UCC is told to take a third one, it is said."""
-    small, large = on(2, ("all_reduce", 64), ("all_reduce", 256 << 10))
+    small, larger, large = on(2, ("all_reduce", 64), ("all_reduce", 12 << 10), ("all_reduce", 256 << 10))
     algorithms = [route.collectives[0].algorithm for route in (small, large)]
     assert len(set(algorithms)) == 2 and all(each.startswith("allreduce_") for each in algorithms)
+    assert larger.collectives[0].algorithm == "allreduce_knomial", "by the plan"
     tuned = on(2, ("all_reduce", 64), UCC_TL_UCP_TUNE="allreduce:0-inf:@ring")[0]
     assert tuned.collectives[0].algorithm == "allreduce_ring" and "allreduce_ring" not in algorithms
+    asked = [("all_reduce", 2 << 10), ("all_reduce", 12 << 10)]
+    rings, still = on(2, *asked, UCC_TL_UCP_TUNE="allreduce:0-4k:@ring")
+    assert rings.collectives[0].algorithm == "allreduce_ring"
+    assert still.collectives[0].algorithm == "allreduce_knomial"
 
 
 @pytest.mark.parametrize(("threshold", "how"), [("1k", "rendezvous"), ("inf", "eager")])

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from torch_ucc import _extension, _plan
 from torch_ucc.topology import cores, sysv, where
+from torch_ucc.topology.algorithms import ONE_HOST
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.user import receive_buffers, tls
 
 LOOPBACK = ("NET_DEVICES", "lo")
+ALGORITHMS = ("TL_UCP_TUNE", ONE_HOST)
 OF_A_PAIR = [
     tls(cma=usable_here() < 2, tcp=False, sysv=sysv.works()),
     receive_buffers(sysv=sysv.works()),
@@ -97,7 +99,7 @@ def test_ranks_that_the_launcher_keeps_to_a_core_each_have_one_each(
 
 def test_ranks_that_find_themselves_on_one_host_need_no_plan(core: Core) -> None:
     told = _plan.choose(core, None, 0, [4, 7], MINUTE)
-    assert told == (OF_A_PAIR, [("ESTIMATED_NUM_PPN", "2"), LOOPBACK])
+    assert told == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK])
     assert core.asked == 1 and _plan.of([4, 7]) is None
 
 
@@ -115,7 +117,7 @@ def test_nor_need_they_what_makes_plans() -> None:
     )
     environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=120)
-    parts = ("sysv", "cores", "where", "user")
+    parts = ("algorithms", "sysv", "cores", "where", "user")
     wanted = str([f"torch_ucc.topology.{part}" for part in parts])
     assert done.stdout.decode().strip() == wanted, done.stderr
 
@@ -123,7 +125,7 @@ def test_nor_need_they_what_makes_plans() -> None:
 def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     on_one_host(monkeypatch, 2)
     monkeypatch.setenv("UCC_ESTIMATED_NUM_PPN", "7")
-    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == (OF_A_PAIR, [LOOPBACK])
+    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK])
     monkeypatch.setenv("UCX_TLS", "rc")
     with pytest.raises(ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0"):
         _plan.choose(core, None, 0, [0, 1], MINUTE)
@@ -133,7 +135,7 @@ def test_others_ask_and_agree(core: Core) -> None:
     core.apart = True
     assert _plan.choose(core, None, 0, [4, 7], MINUTE) == (
         OF_A_PAIR,
-        [("ESTIMATED_NUM_PPN", "2"), LOOPBACK],
+        [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK],
     )
     agreed = _plan.of([7])
     assert core.asked == 2 and agreed and agreed.host_of(7) == 0

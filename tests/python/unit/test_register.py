@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import ProcessGroupGloo, Store
 from torch_ucc import _autoload, _extension, _register, config
 from torch_ucc.testing import run_ranks
 from torch_ucc.topology import cores
+from torch_ucc.topology.algorithms import ONE_HOST
 
 
 def in_fresh_process(program: str, *options: str) -> str:
@@ -269,7 +270,8 @@ def test_the_plan_is_made_once_and_told(stand_in: StandIn, monkeypatch: pytest.M
     init_alone("ucc")
     dist.new_group([0])
     first, second = (told["settings"] for told in stand_in.calls)
-    assert first.ucc == [("ESTIMATED_NUM_PPN", "1"), *first.ucx] and first.ucx == [("NET_DEVICES", "lo")]
+    assert first.ucx == [("NET_DEVICES", "lo")]
+    assert first.ucc == [("TL_UCP_TUNE", ONE_HOST), ("ESTIMATED_NUM_PPN", "1"), *first.ucx]
     assert not hasattr(second, "ucc"), "it shares the context"
 
 

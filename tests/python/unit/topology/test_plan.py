@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from jobs import HERE, JOBS, job, planned
+from torch_ucc.topology.algorithms import ONE_HOST, OVER_TCP
 from torch_ucc.topology.devices import reachable
 from torch_ucc.topology.explain import differences
 from torch_ucc.topology.inventory import Interface, Inventory, from_json
@@ -14,7 +15,7 @@ from torch_ucc.topology.job import Crowd, Job, copies, decode, encode, own_gpu, 
 from torch_ucc.topology.pci import distance
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, make_plan
 from torch_ucc.topology.transports import allowed
-from torch_ucc.topology.user import tls
+from torch_ucc.topology.user import PROFILE, TUNE, tls
 
 
 def machine(name: str) -> Inventory:
@@ -69,6 +70,35 @@ def test_buffers_of_shared_memory_are_left_alone_where_one_is_set(name: str) -> 
     made = job("small_vm-1x4")
     ranks = (*made.ranks[:3], made.ranks[3]._replace(settings={name: "32"}))
     assert [told for told, _ in make_plan(Job(made.hosts, ranks)).ucx_settings(0)] == ["TLS", "NET_DEVICES"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("small_vm-1x4", ONE_HOST),
+        ("small_vm-2x1", OVER_TCP),
+        ("dgx_h100-2x8-tcp", OVER_TCP),
+        ("dgx_h100-2x8", None),
+    ],
+)
+def test_which_algorithms_ucc_is_told(name: str, rules: str | None) -> None:
+    assert dict(make_plan(job(name)).ucc_settings(0)).get("TL_UCP_TUNE") == rules
+
+
+@pytest.mark.parametrize("name", TUNE)
+def test_what_somebody_set_for_an_algorithm_is_told_with_ours(name: str) -> None:
+    theirs = "bcast:0-4k:@dbt"
+    plan = make_plan(uniform([machine("small_vm")], 2, {name: theirs}))
+    assert dict(plan.ucc_settings(0))["TL_UCP_TUNE"] == f"{ONE_HOST}#{theirs}"
+    choice = plan.about("algorithms")
+    assert choice and choice.reason.startswith(f"{name.removeprefix(PROFILE)}={theirs} decides where")
+
+
+def test_what_somebody_set_for_an_algorithm_is_left_alone_where_the_plan_says_nothing() -> None:
+    made = uniform(copies(machine("dgx_h100"), 2), 8, {"UCC_TL_UCP_TUNE": "bcast:@dbt"})
+    choice = make_plan(made).about("algorithms")
+    assert choice and (choice.value, choice.by) == ("bcast:@dbt", "UCC_TL_UCP_TUNE=bcast:@dbt")
+    assert "TL_UCP_TUNE" not in dict(make_plan(made).ucc_settings(0))
 
 
 @pytest.mark.parametrize(("ranks", "told"), [(512, LONG_SEGMENTS), (513, [])])

@@ -47,5 +47,14 @@ def test_what_is_for_some_processors_or_none_is_left_to_ucx(tmp_path: Path, text
     assert settings_here({"HOME": str(home)}) == {}
 
 
+def test_so_does_the_file_that_ucc_reads(tmp_path: Path) -> None:
+    home, named = tmp_path / "home", tmp_path / "named"
+    home.mkdir()
+    (home / "ucc.conf").write_text("UCC_TL_UCP_TUNE=allreduce:@1\n[amd]\nUCC_TL_UCP_TUNE=allreduce:@2\n")
+    named.write_text("UCC_CLS=hier\n")
+    assert settings_here({"HOME": str(home)}) == {"UCC_TL_UCP_TUNE": "allreduce:@1"}
+    assert settings_here({"HOME": str(home), "UCC_CONFIG_FILE": str(named)}) == {"UCC_CLS": "hier"}
+
+
 def test_no_file(tmp_path: Path) -> None:
     assert settings_here({"HOME": str(tmp_path)}, {"UCC_CLS": "basic"}) == {"profile UCC_CLS": "basic"}

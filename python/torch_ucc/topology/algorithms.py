@@ -1,0 +1,74 @@
+"""Which of UCC's algorithms serve small groups of a job, where UCC's own choice was measured to be slower.
+
+In the words of its option TL_UCP_TUNE: rules joined by "#", each for a collective, from one size of a message
+to below another, in teams of so many. What no rule speaks of is as UCC has it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+# A knomial tree takes the fewest steps. UCC's own choices take more, with less in each, from 4 or 32 KB on.
+ONE_HOST = "#".join(
+    (
+        "allreduce:0-16k:host:[2]:@knomial",
+        "allreduce:0-8k:host:[3-8]:@knomial",
+        "reduce:0-512k:host:[2]:@knomial",
+    )
+)
+OVER_TCP = "#".join(
+    (
+        "allreduce:0-128k:host:[2]:@knomial",
+        "allreduce:0-64k:host:[3-8]:@knomial",
+        "bcast:0-64k:host:[3-8]:@knomial",
+        "reduce:0-512k:host:[2]:@knomial",
+        "reduce:0-64k:host:[3-8]:@knomial",
+        "reduce_scatter:0-128k:host:[2-8]:@knomial",
+    )
+)
+
+Range = tuple[str, str]
+_COLLECTIVE = re.compile(
+    "all(gatherv?|reduce|toallv?)|barrier|bcast|fan(in|out)|gatherv?|reduce(_scatterv?)?|scatterv?"
+)
+_RANGE = re.compile(r"(\d\w*)-(\w+)")
+_BYTES = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def beside(ours: str, theirs: str) -> str:
+    """Both; but of `ours` only what `theirs` leave open, since UCC wants one rule at most for each size. None
+    are left beside an empty text: what was set to nothing is for UCC."""
+    rules = [left for rule in ours.split("#") if (left := _what_is_left(rule, theirs.split("#")))]
+    return "#".join([*rules, theirs])
+
+
+def _what_is_left(rule: str, theirs: list[str]) -> str:
+    collective, sizes, *others = rule.split(":")
+    ranges = _ranges(sizes)
+    for other in theirs:
+        parts = other.lower().split(":")
+        named = [name for part in parts for name in part.split(",") if _COLLECTIVE.fullmatch(name)]
+        if not named or collective in named:
+            for taken in next(filter(None, map(_ranges, parts)), [("0", "inf")]):
+                ranges = [left for each in ranges for left in _without(each, taken)]
+    return ":".join([collective, ",".join(map("-".join, ranges)), *others]) if ranges else ""
+
+
+def _ranges(sizes: str) -> list[Range]:
+    """Of "0-4k,16k-inf"; none of what is no such text."""
+    found = list(map(_RANGE.fullmatch, sizes.split(",")))
+    return [(each[1], each[2]) for each in found if each] if all(found) else []
+
+
+def _without(whole: Range, taken: Range) -> list[Range]:
+    (low, high), (start, end) = whole, taken
+    parts = ((low, min(high, start, key=_bytes)), (max(low, end, key=_bytes), high))
+    return [part for part in parts if _bytes(part[0]) < _bytes(part[1])]
+
+
+def _bytes(text: str) -> float:
+    """What UCC would not understand is for it to refuse."""
+    found = _BYTES.fullmatch(text)
+    return int(found[1]) * _UNITS[found[2].lower()] if found else math.inf
