@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 import re
 
-# A knomial tree takes the fewest steps. UCC's own choices take more, with less in each, from 4 or 32 KB on.
+# A knomial tree takes the fewest steps. UCC's own choices take more from 4 or 32 KB on, with less in each;
+# its ring for a reduce_scatter takes one for each rank at any size, with as many bytes in all. The tree needs
+# memory for the parts of all ranks, so it is for 2 MB of them at most.
 ONE_HOST = "#".join(
     (
         "allreduce:0-16k:host:[2]:@knomial",
         "allreduce:0-8k:host:[3-8]:@knomial",
         "reduce:0-512k:host:[2]:@knomial",
+        "reduce_scatter:0-128k:host:[3-8]:@knomial",
+        "reduce_scatter:0-32k:host:[9-64]:@knomial",
     )
 )
 OVER_TCP = "#".join(
@@ -25,6 +29,7 @@ OVER_TCP = "#".join(
         "reduce:0-512k:host:[2]:@knomial",
         "reduce:0-64k:host:[3-8]:@knomial",
         "reduce_scatter:0-128k:host:[2-8]:@knomial",
+        "reduce_scatter:0-32k:host:[9-64]:@knomial",
     )
 )
 

@@ -286,7 +286,7 @@ def _algorithms(job: Job, layer: str) -> Choice:
         reason = f"{by_whom(said[0])[1]} decides where it says something, and else {reason}"
     return Choice(
         about,
-        "a knomial tree for small messages of 2 to 8 ranks",
+        "a knomial tree for small messages of few ranks",
         reason,
         setting,
         PLAN,
