@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import re
 
+from torch_ucc import config
+
 # A knomial tree takes the fewest steps. UCC's own choices take more from 4 or 32 KB on, with less in each;
 # its ring for a reduce_scatter takes one for each rank at any size, with as many bytes in all. The tree needs
 # memory for the parts of all ranks, so it is for 2 MB of them at most.
@@ -33,13 +35,10 @@ OVER_TCP = "#".join(
     )
 )
 
+# Compiled where somebody set rules: every start imports this.
+_COLLECTIVE = "all(gatherv?|reduce|toallv?)|barrier|bcast|fan(in|out)|gatherv?|reduce(_scatterv?)?|scatterv?"
+_RANGE = r"(\d\w*)-(\w+)"
 Range = tuple[str, str]
-_COLLECTIVE = re.compile(
-    "all(gatherv?|reduce|toallv?)|barrier|bcast|fan(in|out)|gatherv?|reduce(_scatterv?)?|scatterv?"
-)
-_RANGE = re.compile(r"(\d\w*)-(\w+)")
-_BYTES = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def beside(ours: str, theirs: str) -> str:
@@ -54,7 +53,7 @@ def _what_is_left(rule: str, theirs: list[str]) -> str:
     ranges = _ranges(sizes)
     for other in theirs:
         parts = other.lower().split(":")
-        named = [name for part in parts for name in part.split(",") if _COLLECTIVE.fullmatch(name)]
+        named = [name for part in parts for name in part.split(",") if re.fullmatch(_COLLECTIVE, name)]
         if not named or collective in named:
             for taken in next(filter(None, map(_ranges, parts)), [("0", "inf")]):
                 ranges = [left for each in ranges for left in _without(each, taken)]
@@ -63,7 +62,7 @@ def _what_is_left(rule: str, theirs: list[str]) -> str:
 
 def _ranges(sizes: str) -> list[Range]:
     """Of "0-4k,16k-inf"; none of what is no such text."""
-    found = list(map(_RANGE.fullmatch, sizes.split(",")))
+    found = [re.fullmatch(_RANGE, each) for each in sizes.split(",")]
     return [(each[1], each[2]) for each in found if each] if all(found) else []
 
 
@@ -74,6 +73,10 @@ def _without(whole: Range, taken: Range) -> list[Range]:
 
 
 def _bytes(text: str) -> float:
-    """What UCC would not understand is for it to refuse."""
-    found = _BYTES.fullmatch(text)
-    return int(found[1]) * _UNITS[found[2].lower()] if found else math.inf
+    """Of "inf", and of what UCC would not understand, which is for it to refuse: more than of any number."""
+    if not text.strip("0"):
+        return 0
+    try:
+        return config.size(text)
+    except ValueError:
+        return math.inf

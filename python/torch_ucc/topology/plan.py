@@ -269,25 +269,23 @@ def _collectives(job: Job) -> Choice:
 
 def _algorithms(job: Job, layer: str) -> Choice:
     about, setting = "algorithms", TUNE[0]
-    said = _each(job, TUNE)[:1]  # ranks on which it differs are refused when they meet
-    if layer:
-        if said:
-            reason, by = by_whom(said[0])
-            return Choice(about, said[0].partition("=")[2], reason, setting, by)
-        return Choice(about, "UCC's", f"others were not measured over {_NAMES[layer]}", setting, UCC)
     rules = algorithms.OVER_TCP if len(job.hosts) > 1 else algorithms.ONE_HOST
-    if said:
-        rules = algorithms.beside(rules, said[0].partition("=")[2])
+    first = ""
+    if said := _each(job, TUNE):
+        reason, by = by_whom(said[0])  # ranks on which it differs are refused when they meet
+        theirs = said[0].partition("=")[2]
+        rules = algorithms.beside(rules, theirs)
+        if layer or rules == theirs:
+            return Choice(about, theirs, reason, setting, by)
+        first = f"{by} decides where it says something, and else "
+    if layer:
+        return Choice(about, "UCC's", f"others were not measured over {_NAMES[layer]}", setting, UCC)
+    why = "with few ranks and bytes it is steps that take time, of which this tree has the fewest"
     shown = rules.replace("#", ", ")
-    reason = (
-        f"with few ranks and bytes it is steps that take time, of which this tree has the fewest: {shown}"
-    )
-    if said:
-        reason = f"{by_whom(said[0])[1]} decides where it says something, and else {reason}"
     return Choice(
         about,
         "a knomial tree for small messages of few ranks",
-        reason,
+        f"{first}{why}: {shown}",
         setting,
         PLAN,
         told=(("TL_UCP_TUNE", rules),),

@@ -42,8 +42,15 @@ def receive_buffers(*, sysv: bool) -> tuple[str, str]:
 
 
 _ALL = (
-    *(*TLS, *NET_DEVICES, *PPN, *CLS, *TUNE, *TCP_SEGMENTS, *RECEIVE_BUFFERS),
-    *(*DEVICE_P2P, *DEVICE_COLLECTIVES),
+    *TLS,
+    *NET_DEVICES,
+    *PPN,
+    *CLS,
+    *TUNE,
+    *TCP_SEGMENTS,
+    *RECEIVE_BUFFERS,
+    *DEVICE_P2P,
+    *DEVICE_COLLECTIVES,
 )
 SETTINGS = tuple(name for name in _ALL if not name.startswith(PROFILE))
 

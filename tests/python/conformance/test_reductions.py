@@ -24,14 +24,14 @@ from torch_ucc.topology.algorithms import ONE_HOST, OVER_TCP
 pytestmark = pytest.mark.multirank
 
 
-# Number of ranks, and the rules for UCC's algorithms if not those of one host.
-JOBS = {"1 rank": (1, ""), "2 ranks": (2, ""), "3 ranks, as on hosts": (3, OVER_TCP), "4 ranks": (4, "")}
+# Number of ranks, and their environment: three go by the rules for algorithms that several hosts have.
+AS_ON_HOSTS = {"UCC_TL_UCP_TUNE": OVER_TCP}
+JOBS = {"1 rank": (1, {}), "2 ranks": (2, {}), "3 ranks, as on hosts": (3, AS_ON_HOSTS), "4 ranks": (4, {})}
 
 
 @pytest.fixture(scope="module", params=JOBS.values(), ids=JOBS)
 def reports(request: pytest.FixtureRequest) -> list[dict[str, Report]]:
-    ranks, rules = request.param
-    env = {"UCC_TL_UCP_TUNE": rules} if rules else {}
+    ranks, env = request.param
     return run_ranks(try_all, ranks, list(REDUCTIONS), timeout=240.0, env=env)
 
 

@@ -94,6 +94,14 @@ def test_what_somebody_set_for_an_algorithm_is_told_with_ours(name: str) -> None
     assert choice and choice.reason.startswith(f"{name.removeprefix(PROFILE)}={theirs} decides where")
 
 
+@pytest.mark.parametrize("theirs", ["", "0", "reduce,allreduce,reduce_scatter:@0"])
+def test_what_somebody_set_for_all_of_ours_is_all_that_ucc_is_told(theirs: str) -> None:
+    plan = make_plan(uniform([machine("small_vm")], 2, {"UCC_TL_UCP_TUNE": theirs}))
+    choice = plan.about("algorithms")
+    assert choice and (choice.value, choice.by) == (theirs, f"UCC_TL_UCP_TUNE={theirs}")
+    assert "TL_UCP_TUNE" not in dict(plan.ucc_settings(0)), "it reads that itself"
+
+
 def test_what_somebody_set_for_an_algorithm_is_left_alone_where_the_plan_says_nothing() -> None:
     made = uniform(copies(machine("dgx_h100"), 2), 8, {"UCC_TL_UCP_TUNE": "bcast:@dbt"})
     choice = make_plan(made).about("algorithms")
