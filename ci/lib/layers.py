@@ -53,6 +53,7 @@ FOREIGN: dict[str, set[str]] = {
     "ucp/": {"ucx"},
     "uct/": set(),
     "ucs/": {"ucx"},
+    "zlib.h": {"bootstrap"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

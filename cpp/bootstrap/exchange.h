@@ -10,14 +10,17 @@
 
 namespace torch_ucc {
 
-// Cost a rank: one set, one add, one get_all, one get per poll; the last to arrive adds one set. Keys are written once.
-// Bytes: every rank reads the values of all. Not thread safe.
+// The last of each block of ranks to arrive packs their values into one (bootstrap/packed.h), which is what all read: a store
+// of one thread serves a job of thousands so, but not the values of each to each.
+//
+// Cost a rank: one set, one add, one get per poll, and one get_all of a value a block, where there are several. The last of a
+// block adds one get_all of its values, one set and one add, and the last of all one set. Keys are written once. Not thread safe.
 class Exchange {
  public:
   // Publishes `mine` under `name`, which must be new among these ranks. Throws StatusError.
   Exchange(KvStore& store, std::string name, int rank, int size, const std::string& mine);
 
-  // Non-blocking but for the round trip to the store. The values of all ranks by rank, once all are there. Throws StatusError.
+  // Non-blocking but for the round trips to the store. The values of all ranks by rank, once all are there. Throws StatusError.
   std::optional<std::vector<std::string>> poll();
 
   // Polls until the deadline; throws StatusError (timeout) that names the ranks which are missing.
@@ -25,11 +28,14 @@ class Exchange {
 
  private:
   std::string key(int rank) const;
+  std::string arrived_in(int block) const;
+  std::vector<std::string> keys_of(int block) const;
   std::string missing_ranks();
 
   KvStore& store_;
   const std::string name_;
   const int size_;
+  const int blocks_;
 };
 
 }  // namespace torch_ucc

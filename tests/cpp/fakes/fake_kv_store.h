@@ -1,6 +1,8 @@
 // A store in memory that any number of ranks share, each through a client of its own that counts and can be told to fail.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -59,6 +61,7 @@ class FakeKvStore final : public KvStore {
 
   Faults faults;
   Counts counts;
+  std::size_t most_keys = 0;             // in one get_all
   std::vector<std::string> overwritten;  // keys that this rank wrote although they were there
 
   void set(const std::string& key, const std::string& value) override {
@@ -77,6 +80,7 @@ class FakeKvStore final : public KvStore {
 
   std::vector<std::string> get_all(const std::vector<std::string>& keys) override {
     ++counts.get_all;
+    most_keys = std::max(most_keys, keys.size());
     operate();
     std::vector<std::string> values;
     values.reserve(keys.size());

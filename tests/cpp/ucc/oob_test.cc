@@ -119,7 +119,7 @@ TEST(Oob, FailsAtItsDeadlineWithTheReason) {
 }
 
 TEST(Oob, FailsOnADeadStoreWithTheReasonWheneverItDies) {
-  for (int operations = 0; operations < 4; ++operations) {  // set, add, get, get_all
+  for (int operations = 0; operations < 4; ++operations) {  // set, add, get_all, set
     FakeJob job(2);
     const Exchange other(job.store(1), "g/oob/0", 1, 2, bytes_of(2));
     job.store(0).faults.dies_after = operations;
@@ -133,13 +133,11 @@ TEST(Oob, FailsOnADeadStoreWithTheReasonWheneverItDies) {
 TEST(Oob, RefusesAValueOfTheWrongSizeAndWritesNothingBeyondTheBuffer) {
   for (const std::string& garbage : {std::string(), std::string("123"), std::string(4096, 'x')}) {
     FakeJob job(2);
-    const Exchange other(job.store(1), "g/oob/0", 1, 2, bytes_of(2));
-    job.store(0).faults.lies = true;
-    job.store(0).faults.garbage = garbage;
+    const Exchange other(job.store(1), "g/oob/0", 1, 2, garbage);
     Oob oob(job.store(0), "g", 0, 2);
     const Gathered gathered = allgather(oob, 1);
     EXPECT_LT(gathered.status, 0);
-    EXPECT_EQ(gathered.values, (std::vector<int>{0, 0}));
+    EXPECT_EQ(gathered.values.back(), 0);
     EXPECT_EQ(oob.failure().code(), StatusCode::transport);
   }
 }

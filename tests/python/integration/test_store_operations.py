@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch_ucc
 from counting import Counting
+from torch_ucc import _extension
 from torch_ucc.testing import run_ranks, run_script
 
 pytestmark = pytest.mark.multirank
@@ -71,3 +73,25 @@ def test_a_rank_asks_as_much_however_many_there_are() -> None:
     assert len(many["start"]) == 64
     assert max(many["start"]) <= min(few["start"]) + 3, (few, many)
     assert max(many["group"]) == max(few["group"]) == 2, (few, many)
+
+
+def test_what_more_ranks_than_a_block_has_tell_each_other() -> None:
+    """Each reads what some packed for all: as few keys as there are blocks of 64."""
+    size, inner = 150, dist.HashStore()
+    stores = [Counting(inner) for _ in range(size)]
+    told = [os.urandom(rank) + bytes(500) for rank in range(size)]
+    heard: dict[int, list[bytes]] = {}
+
+    def rank_of(rank: int) -> None:
+        heard[rank] = _extension.core().exchange(stores[rank], rank, size, timedelta(seconds=100), told[rank])
+
+    threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(size)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert [heard.get(rank) == told for rank in range(size)] == [True] * size
+    operations = [store.take() for store in stores]
+    usual = 6  # its number, its value, that it came; whether all have, that they have, what they said
+    assert min(operations) == usual
+    assert max(operations) <= usual + 4  # the last of all: its block's values, packed, that there is one, all

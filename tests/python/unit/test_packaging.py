@@ -78,7 +78,14 @@ def test_nothing_in_it_is_looked_for_on_the_machine_that_built_it(wheel: Path, t
     assert str(CHECKOUT) not in (package / "_build_info.py").read_text()
 
 
-SYSTEM = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2"}
+SYSTEM = {
+    "libc.so.6",
+    "libm.so.6",
+    "libgcc_s.so.1",
+    "libstdc++.so.6",
+    "libz.so.1",
+    "ld-linux-x86-64.so.2",
+}  # which any Linux has that runs Python: see manylinux
 TORCH = {"libtorch.so", "libtorch_cpu.so", "libtorch_python.so", "libc10.so"}
 UCX = {"libucp.so.0", "libucs.so.0"}
 VERBS = {"libibverbs.so.1"}

@@ -1,0 +1,102 @@
+#include "bootstrap/packed.h"
+
+#include <zlib.h>
+
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include "base/status.h"
+
+namespace torch_ucc {
+namespace {
+
+constexpr char kEnd = '\n';                  // of a number
+constexpr std::size_t kMostExpanded = 1100;  // no byte of zlib's stands for more: its documentation says 1032
+
+[[noreturn]] void refuse() {
+  throw StatusError(Status(StatusCode::transport, "ranks published values that cannot be read: versions of torch_ucc differ?"));
+}
+
+void append_number(std::string& text, std::size_t number) {
+  text += std::to_string(number);
+  text += kEnd;
+}
+
+// Takes it off the front of `text`.
+std::size_t take_number(std::string_view& text) {
+  std::size_t number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  if (error != std::errc() || end == last || *end != kEnd) {
+    refuse();
+  }
+  text.remove_prefix(static_cast<std::size_t>(end + 1 - text.data()));
+  return number;
+}
+
+}  // namespace
+
+std::string pack(const std::vector<std::string>& values) {
+  std::string plain;
+  append_number(plain, values.size());
+  for (const std::string& value : values) {
+    append_number(plain, value.size());
+  }
+  for (const std::string& value : values) {
+    plain += value;
+  }
+  std::string text;
+  append_number(text, plain.size());
+  const std::size_t front = text.size();
+  uLongf size = compressBound(plain.size());
+  text.resize(front + size);
+  const int result = compress2(reinterpret_cast<Bytef*>(text.data() + front), &size, reinterpret_cast<const Bytef*>(plain.data()),
+                               plain.size(), Z_BEST_SPEED);
+  if (result != Z_OK) {
+    throw StatusError(Status(StatusCode::transport, "zlib could not pack the values of ranks: " + std::to_string(result)));
+  }
+  text.resize(front + size);
+  return text;
+}
+
+std::vector<std::string> unpack(const std::string& text) {
+  std::string_view packed = text;
+  const std::size_t size = take_number(packed);
+  if (size / kMostExpanded > packed.size()) {
+    refuse();
+  }
+  std::string plain(size, '\0');
+  uLongf filled = size;
+  const int result =
+      uncompress(reinterpret_cast<Bytef*>(plain.data()), &filled, reinterpret_cast<const Bytef*>(packed.data()), packed.size());
+  if (result != Z_OK || filled != size) {
+    refuse();
+  }
+  std::string_view left = plain;
+  const std::size_t count = take_number(left);
+  if (count > left.size()) {  // each has a number
+    refuse();
+  }
+  std::vector<std::size_t> sizes(count);
+  for (std::size_t& each : sizes) {
+    each = take_number(left);
+  }
+  std::vector<std::string> values;
+  values.reserve(count);
+  for (const std::size_t each : sizes) {
+    if (each > left.size()) {
+      refuse();
+    }
+    values.emplace_back(left.substr(0, each));
+    left.remove_prefix(each);
+  }
+  if (!left.empty()) {
+    refuse();
+  }
+  return values;
+}
+
+}  // namespace torch_ucc
