@@ -76,7 +76,7 @@ std::optional<std::vector<std::string>> Exchange::poll() {
 }
 
 std::vector<std::string> Exchange::wait(Deadline deadline) {
-  Backoff backoff;
+  Backoff backoff(size_);
   while (true) {
     if (auto values = poll()) {
       return *std::move(values);

@@ -74,7 +74,7 @@ void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait
   }
   barrier.store.set(key_of(barrier, barrier.rank), number);
   const Deadline deadline = Deadline::after(limit + kForTheVerdict);
-  Backoff backoff;
+  Backoff backoff(barrier.size);
   while (true) {
     const std::optional<std::string> verdict = barrier.store.get(verdict_key(barrier));
     const std::uint64_t decided = verdict ? number_of(*verdict) : 0;

@@ -62,7 +62,7 @@ ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self,
         .exchange = Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
         .all = static_cast<char*>(all),
         .size = size,
-        .backoff = {},
+        .backoff = Backoff(oob.size_),
         .readers = {}};
     return UCC_OK;
   } catch (const std::exception& error) {
@@ -101,7 +101,7 @@ ucc_status_t Oob::test(void* handle) {
     }
     request.read = true;
     request.readers = Deadline::after(std::min<Clock::duration>(kForReaders, oob.deadline_.left() / 2));
-    request.backoff = {};
+    request.backoff = Backoff();
     oob.store_.add(request.name + "/read", 1);
     return oob.wait_for_readers(request);
   } catch (const StatusError& error) {

@@ -19,5 +19,12 @@ TEST(Backoff, PausesGrow) {
   EXPECT_GE(Clock::now() - start, milliseconds(20));  // 0.2 * (1 + 1.5 + ... + 1.5^9) = 22.7 ms
 }
 
+TEST(Backoff, ManyRanksAskTheStoreLessOftenEach) {
+  Backoff backoff(10000);
+  const Clock::time_point start = Clock::now();
+  backoff.sleep();
+  EXPECT_GE(Clock::now() - start, milliseconds(10));
+}
+
 }  // namespace
 }  // namespace torch_ucc
