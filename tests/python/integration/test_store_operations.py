@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -64,14 +65,17 @@ def test_a_new_group(backend: str) -> None:
 
 
 def test_a_rank_asks_as_much_however_many_there_are() -> None:
-    """At the start, where one that comes late asks up to three times less; and for a further group."""
+    """For a further group; and at the start, where one that comes late asks up to three times less, each reads
+    once more in each of five exchanges if there are several blocks, and who packs one asks four times more."""
     script = Path(__file__).with_name("many_ranks.py")
     few, many = (
         json.loads(run_script(script, 1, str(size), launcher="python", timeout=300).splitlines()[-1])
-        for size in (4, 64)
+        for size in (4, 130)
     )
-    assert len(many["start"]) == 64
-    assert max(many["start"]) <= min(few["start"]) + 3, (few, many)
+    assert len(many["start"]) == 130
+    usual = statistics.median(many["start"])
+    assert usual <= min(few["start"]) + 3 + 5, (few, many)
+    assert max(many["start"]) <= usual + 5 * 4, (few, many)
     assert max(many["group"]) == max(few["group"]) == 2, (few, many)
 
 
