@@ -65,8 +65,11 @@ def test_a_new_group(backend: str) -> None:
 
 
 def test_a_rank_asks_as_much_however_many_there_are() -> None:
-    """For a further group; and at the start, where one that comes late asks up to three times less, each reads
-    once more in each of five exchanges if there are several blocks, and who packs one asks four times more."""
+    """For a further group; and at the start, where one that comes late asks up to three times less.
+
+    In each of five exchanges each reads once more if there are several blocks, and who packs one asks four
+    times more.
+    """
     script = Path(__file__).with_name("many_ranks.py")
     few, many = (
         json.loads(run_script(script, 1, str(size), launcher="python", timeout=300).splitlines()[-1])
