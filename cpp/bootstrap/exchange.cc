@@ -57,6 +57,7 @@ std::optional<std::vector<std::string>> Exchange::poll() {
   std::vector<std::string> packed{*all};
   if (blocks_ > 1) {
     std::vector<std::string> keys;
+    keys.reserve(static_cast<std::size_t>(blocks_));
     for (int block = 0; block < blocks_; ++block) {
       keys.push_back(packed_key(name_, block));
     }
