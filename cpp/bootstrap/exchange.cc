@@ -33,7 +33,7 @@ Exchange::Exchange(KvStore& store, std::string name, int rank, int size, const s
   }
   store_.set(packed_key(name_, block), packed);
   if (store_.add(name_ + "/blocks", 1) == blocks_) {
-    store_.set(name_ + "/all", "");
+    store_.set(name_ + "/all", "1");
   }
 }
 
