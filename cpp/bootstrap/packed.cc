@@ -4,7 +4,6 @@
 
 #include <charconv>
 #include <cstddef>
-#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -41,11 +40,8 @@ std::size_t take_number(std::string_view& text) {
 
 std::string pack(const std::vector<std::string>& values) {
   std::string plain;
-  append_number(plain, values.size());
   for (const std::string& value : values) {
     append_number(plain, value.size());
-  }
-  for (const std::string& value : values) {
     plain += value;
   }
   std::string text;
@@ -75,26 +71,14 @@ std::vector<std::string> unpack(const std::string& text) {
   if (result != Z_OK || filled != size) {
     refuse();
   }
-  std::string_view left = plain;
-  const std::size_t count = take_number(left);
-  if (count > left.size()) {  // each has a number
-    refuse();
-  }
-  std::vector<std::size_t> sizes(count);
-  for (std::size_t& each : sizes) {
-    each = take_number(left);
-  }
   std::vector<std::string> values;
-  values.reserve(count);
-  for (const std::size_t each : sizes) {
-    if (each > left.size()) {
+  for (std::string_view left = plain; !left.empty();) {
+    const std::size_t length = take_number(left);
+    if (length > left.size()) {
       refuse();
     }
-    values.emplace_back(left.substr(0, each));
-    left.remove_prefix(each);
-  }
-  if (!left.empty()) {
-    refuse();
+    values.emplace_back(left.substr(0, length));
+    left.remove_prefix(length);
   }
   return values;
 }
