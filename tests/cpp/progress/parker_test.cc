@@ -149,5 +149,12 @@ TEST(FitToCores, NobodySpinsWhenRanksOutnumberCores) {
   EXPECT_EQ(fitted.yield, policy().yield);
 }
 
+TEST(FitToCores, WhereManyShareACoreALongYieldIsNoSignOfSomebodyWhoComputes) {
+  for (const int ranks : {2, 4, 5}) {
+    EXPECT_EQ(fit_to_cores(policy(), ranks, 2).crowded_yield, policy().crowded_yield) << ranks;
+  }
+  EXPECT_EQ(fit_to_cores(policy(), 16, 2).crowded_yield, policy().crowded_yield * 4);
+}
+
 }  // namespace
 }  // namespace torch_ucc
