@@ -60,6 +60,13 @@ def each_slice_is_back_before_the_next_arrives() -> None:
     assert torch.equal(tensor.cpu(), after)
 
 
+def meet(name: str) -> None:
+    """All ranks, over the store alone."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"test/{name}/{dist.get_rank()}", "1")
+    store.wait([f"test/{name}/{rank}" for rank in range(dist.get_world_size())])
+
+
 @dataclass
 class Call:
     start: Callable[[], dist.Work | None]
@@ -181,6 +188,7 @@ def the_ranks_need_not_have_devices() -> None:
     wait_for_the_first(SLICE, tensor, total(numel))
     time.sleep(0.02)  # for the next call to go ahead, if it could
     assert not any(work.is_completed() for work in works)
+    meet("slices")  # what the other one lets arrive could end ours
     accelerators.let_arrive(None)
     for work in works:
         work.wait()
