@@ -31,6 +31,7 @@ void expect_failed(Rig& rig, Scope& scope, StatusCode code, const std::string& r
   ASSERT_TRUE(scope.failed());
   EXPECT_EQ(scope.failure().code(), code);
   EXPECT_TRUE(contains(scope.failure().message(), reason)) << scope.failure().message();
+  rig.engine.stop_background();
   const auto late = rig.post({.name = "late", .scope = &scope});
   ASSERT_TRUE(late->done());
   EXPECT_EQ(late->starts(), 0);
@@ -43,9 +44,10 @@ void expect_failed(Rig& rig, Scope& scope, StatusCode code, const std::string& r
 
 TEST(EngineFailure, AnOperationThatIsRefusedEndsAlone) {
   Rig rig;
+  rig.engine.stop_background();
   std::atomic<int> freed{0};
   auto op = rig.post({.name = "allreduce #7", .start = kInvalid, .freed = &freed});
-  ASSERT_TRUE(rig.wait(*op));
+  ASSERT_TRUE(op->done());
   EXPECT_EQ(op->code(), StatusCode::invalid);
   EXPECT_EQ(op->message(), "allreduce #7: no such rank");
   EXPECT_EQ(op->polls(), 0);
@@ -58,8 +60,9 @@ TEST(EngineFailure, AnOperationThatIsRefusedEndsAlone) {
 
 TEST(EngineFailure, AnOperationTheLibraryCannotDoEndsAlone) {
   Rig rig;
+  rig.engine.stop_background();
   const auto op = rig.post({.transport = Status(StatusCode::unsupported, "no such algorithm")});
-  ASSERT_TRUE(rig.wait(*op));
+  ASSERT_TRUE(op->done());
   EXPECT_EQ(op->code(), StatusCode::unsupported);
   EXPECT_EQ(op->finishes(), 0);
   EXPECT_FALSE(rig.engine.failed());
@@ -67,9 +70,10 @@ TEST(EngineFailure, AnOperationTheLibraryCannotDoEndsAlone) {
 
 TEST(EngineFailure, AResultThatCannotBeStoredFailsItsOperationAlone) {
   Rig rig;
+  rig.engine.stop_background();
   const auto fails = rig.post({.finish = [] { return kInvalid; }});
   const auto throws = rig.post({.name = "allgather #2", .finish = []() -> Status { throw std::runtime_error("out of memory"); }});
-  ASSERT_TRUE(rig.wait(*fails) && rig.wait(*throws));
+  ASSERT_TRUE(fails->done() && throws->done());
   EXPECT_EQ(fails->code(), StatusCode::invalid);
   EXPECT_EQ(throws->code(), StatusCode::internal);
   EXPECT_EQ(throws->message(), "allgather #2 failed while its result was stored: out of memory");
@@ -132,9 +136,10 @@ TEST(EngineFailure, ADeadlineStrikesThoughTheBatonCannotBeHad) {
 TEST(EngineFailure, AFailureOfTheTransportAtTheStartFailsItsScope) {
   Scope scope("group");
   Rig rig;
+  rig.engine.stop_background();
   std::atomic<int> freed{0};
   auto op = rig.post({.name = "broadcast #1", .start = kCut, .scope = &scope, .freed = &freed});
-  ASSERT_TRUE(rig.wait(*op));
+  ASSERT_TRUE(op->done());
   EXPECT_EQ(op->code(), StatusCode::transport);
   op.reset();
   EXPECT_EQ(freed.load(), 0);
@@ -292,6 +297,7 @@ TEST(EngineFailure, AScopeFailsAloneAndItsBuffersAreKept) {
 TEST(EngineFailure, WhatIsPostedToAFailedScopeEndsAtOnce) {
   Scope mine("mine");
   Rig rig;
+  rig.engine.stop_background();
   rig.engine.fail(mine, Status(StatusCode::closed, "destroyed"));
   const auto op = rig.post({.scope = &mine});
   ASSERT_TRUE(op->done());
