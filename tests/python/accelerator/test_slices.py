@@ -60,11 +60,11 @@ def each_slice_is_back_before_the_next_arrives() -> None:
     assert torch.equal(tensor.cpu(), after)
 
 
-def meet(name: str) -> None:
-    """All ranks, over the store alone."""
+def meet() -> None:
+    """Once in a world: all ranks, over the store, whatever operations wait."""
     store = dist.distributed_c10d._get_default_store()
-    store.set(f"test/{name}/{dist.get_rank()}", "1")
-    store.wait([f"test/{name}/{rank}" for rank in range(dist.get_world_size())])
+    store.set(f"test/met/{dist.get_rank()}", "1")
+    store.wait([f"test/met/{rank}" for rank in range(dist.get_world_size())])
 
 
 @dataclass
@@ -188,7 +188,7 @@ def the_ranks_need_not_have_devices() -> None:
     wait_for_the_first(SLICE, tensor, total(numel))
     time.sleep(0.02)  # for the next call to go ahead, if it could
     assert not any(work.is_completed() for work in works)
-    meet("slices")  # what the other one lets arrive could end ours
+    meet()  # what the other one lets arrive could end ours
     accelerators.let_arrive(None)
     for work in works:
         work.wait()
