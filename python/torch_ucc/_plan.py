@@ -1,7 +1,8 @@
 """The plan of each set of processes that share a UCC context: made when the first group of them is created.
 
 Ranks that are all on one host, where nobody set anything, need none: what they tell each other is only where
-they are, and nothing if the launcher said it. What makes plans is imported when there is something to decide.
+they are, or how many cores they share if the launcher said where, and two of them nothing then. What makes
+plans is imported when there is something to decide.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def choose(
     """What to tell UCX and UCC's context on this rank. Raises ValueError if what somebody set leaves no way
     to a peer, or if the profile is for another topology.
 
-    Blocks until all called it, since ranks tell each other about their hosts; but not where the launcher says
-    that they are on one: there the libraries are told how many they are, to leave the network alone, which
-    way to copy, and by which algorithms.
+    Blocks until all called it, since ranks tell each other about their hosts; but not if they are two of whom
+    the launcher says that they are on one. On one host the libraries are told how many ranks there are, to
+    leave the network alone, which way to copy, and by which algorithms.
     """
     chosen = _choose(core, store, rank, global_ranks, timeout)
     _keep(_chosen, tuple(global_ranks), chosen)
@@ -64,10 +65,12 @@ def _choose(
     size = len(global_ranks)
     is_plain = not settings() and config.in_force().tuned is None
     told = told_by_launcher(size)
+    cores = usable_to_launcher() if told else usable_here()
     all_here = told
-    if all_here is None:
-        places = set(core.exchange(store, rank, size, timeout, where.here() if is_plain else b""))
-        all_here = len(places) == 1 and b"" not in places
+    if told is None or (told and size >= algorithms.SMALLEST_CROWD):
+        mine = str(cores).encode() if told else where.here() if is_plain else b""
+        said = set(core.exchange(store, rank, size, timeout, mine))
+        all_here = len(said) == 1 and b"" not in said
     if not all_here:
         records = core.exchange(store, rank, size, timeout, record_here())
         agreed = learn(rank, global_ranks, records)
@@ -77,10 +80,10 @@ def _choose(
     _agreed.pop(tuple(global_ranks), None)
     if is_plain:
         devices = ("NET_DEVICES", LOOPBACK)
-        cores = usable_to_launcher() if told else usable_here()  # where they told each other, those of all
+        crowded = size > cores
         has_sysv = sysv.works()
-        shared = [tls(cma=size > cores, tcp=False, sysv=has_sysv), receive_buffers(sysv=has_sysv)]
-        of_ucc = [("TL_UCP_TUNE", algorithms.ONE_HOST), ("ESTIMATED_NUM_PPN", str(size))]
+        shared = [tls(cma=crowded, tcp=False, sysv=has_sysv), receive_buffers(sysv=has_sysv)]
+        of_ucc = [("TL_UCP_TUNE", algorithms.one_host(crowded)), ("ESTIMATED_NUM_PPN", str(size))]
         return [*(shared if size > 1 else []), devices], [*of_ucc, devices]
     from torch_ucc.topology.plan import make_plan
 
@@ -100,7 +103,8 @@ def told_by_launcher(size: int, environment: Mapping[str, str] = os.environ) -> 
 
 
 def job_of_launcher(size: int) -> Job:
-    """That of so many ranks, where the launcher says that all are here: they need not tell each other."""
+    """That of so many ranks, where the launcher says that all are here: they need not tell each other more
+    than how many cores it has."""
     from torch_ucc.topology.here import this_host
     from torch_ucc.topology.job import uniform
 

@@ -23,6 +23,17 @@ ONE_HOST = "#".join(
         "reduce_scatter:0-32k:host:[9-64]:@knomial",
     )
 )
+# Where ranks share cores on it, these too: each step waits for another rank to get a core, and what UCC's own
+# choices save is copies at once, for which there are none.
+CROWDED = "#".join(
+    (
+        "allgather:8k-4m:host:[3-16]:@knomial",
+        "bcast:32k-16m:host:[3-16]:@knomial",
+        "reduce:32k-256k:host:[3-16]:@knomial",
+    )
+)
+SMALLEST_CROWD = 3
+"""Ranks: for fewer it makes no difference."""
 OVER_TCP = "#".join(
     (
         "allreduce:0-128k:host:[2]:@knomial",
@@ -34,6 +45,12 @@ OVER_TCP = "#".join(
         "reduce_scatter:0-32k:host:[9-64]:@knomial",
     )
 )
+
+
+def one_host(crowded: bool) -> str:
+    """`crowded`: ranks outnumber their cores, which is the same for all, or a collective would not end."""
+    return f"{ONE_HOST}#{CROWDED}" if crowded else ONE_HOST
+
 
 # Compiled where somebody set rules: every start imports this.
 _COLLECTIVE = "all(gatherv?|reduce|toallv?)|barrier|bcast|fan(in|out)|gatherv?|reduce(_scatterv?)?|scatterv?"

@@ -269,7 +269,9 @@ def _collectives(job: Job) -> Choice:
 
 def _algorithms(job: Job, layer: str) -> Choice:
     about, setting = "algorithms", TUNE[0]
-    rules = algorithms.OVER_TCP if len(job.hosts) > 1 else algorithms.ONE_HOST
+    several = len(job.hosts) > 1
+    crowded = not several and job.crowd() is not None
+    rules = algorithms.OVER_TCP if several else algorithms.one_host(crowded)
     first = ""
     if said := _each(job, TUNE):
         reason, by = by_whom(said[0])  # ranks on which it differs are refused when they meet
@@ -281,10 +283,12 @@ def _algorithms(job: Job, layer: str) -> Choice:
     if layer:
         return Choice(about, "UCC's", f"others were not measured over {_NAMES[layer]}", setting, UCC)
     why = "with few ranks and bytes it is steps that take time, of which this tree has the fewest"
+    if crowded:
+        why += ", and with more bytes, too, where ranks share cores"
     shown = rules.replace("#", ", ")
     return Choice(
         about,
-        "a knomial tree for small messages of few ranks",
+        f"a knomial tree for {'messages' if crowded else 'small messages'} of few ranks",
         f"{first}{why}: {shown}",
         setting,
         PLAN,

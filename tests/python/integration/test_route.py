@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ucc import _routes, cli, testing
+from torch_ucc import _plan, _routes, cli, testing
 from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, WAYS, Route
 
 pytestmark = pytest.mark.multirank
@@ -61,6 +61,22 @@ def test_an_algorithm_follows_what_is_set() -> None:
     rings, still = on(2, *asked, UCC_TL_UCP_TUNE="allreduce:0-4k:@ring")
     assert rings.collectives[0].algorithm == "allreduce_ring"
     assert still.collectives[0].algorithm == "allreduce_knomial"
+
+
+def broadcast_among(cores: list[int]) -> tuple[Route, str]:
+    """Where each rank sees so many; and the rules that UCC was told."""
+    _plan.usable_to_launcher = lambda: cores[int(os.environ["RANK"])]
+    route = routes(("broadcast", 64 << 10))[0]
+    return route, dict(_plan.chosen_for(range(len(cores)))[1])["TL_UCP_TUNE"]
+
+
+def test_ranks_that_share_cores_go_by_other_algorithms_and_all_by_the_same() -> None:
+    few, enough, different = (
+        testing.run_ranks(broadcast_among, 3, cores, init=False, timeout=240)
+        for cores in ([2, 2, 2], [3, 3, 3], [2, 3, 3])
+    )
+    assert [each[0][0].collectives[0].algorithm == "bcast_knomial" for each in (few, enough)] == [True, False]
+    assert all(len({rules for _, rules in each}) == 1 for each in (few, enough, different))
 
 
 @pytest.mark.parametrize(("threshold", "how"), [("1k", "rendezvous"), ("inf", "eager")])

@@ -56,12 +56,12 @@ def test_a_new_group(backend: str) -> None:
 
     In a world of gloo the group is the first one of ucc, and brings the libraries up as well.
     """
-    two, four = (run_ranks(store_operations, size, backend, init=False) for size in (2, 4))
-    assert two[0][0] > 0
-    assert sum(whole for whole, _, _ in four) <= 2 * sum(whole for whole, _, _ in two), (two, four)
+    three, six = (run_ranks(store_operations, size, backend, init=False) for size in (3, 6))
+    assert three[0][0] > 0
+    assert sum(whole for whole, _, _ in six) <= 2 * sum(whole for whole, _, _ in three), (three, six)
     if backend == "ucc":
-        assert all(whole == again == 2 for whole, again, _ in [*two, *four]), (two, four)
-    assert two[0][2] == four[0][2] == 0, "who is not a member asks nothing"
+        assert all(whole == again == 2 for whole, again, _ in [*three, *six]), (three, six)
+    assert three[0][2] == six[0][2] == 0, "who is not a member asks nothing"
 
 
 def test_a_rank_asks_as_much_however_many_there_are() -> None:

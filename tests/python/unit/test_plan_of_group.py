@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch_ucc import _extension, _plan
 from torch_ucc.topology import cores, sysv, where
-from torch_ucc.topology.algorithms import ONE_HOST
+from torch_ucc.topology.algorithms import ONE_HOST, one_host
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.user import receive_buffers, tls
 
@@ -69,17 +69,34 @@ def on_one_host(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(size))
 
 
-def test_ranks_of_one_host_do_not_ask(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And tell the libraries what a plan would."""
-    for size in (1, usable_here(), usable_here() + 1):
+def test_ranks_of_one_host_make_no_plan(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But tell the libraries what one would. Three ask each other once."""
+    for size in (1, 2, 3, usable_here(), usable_here() + 1):
         ranks = range(size)
         on_one_host(monkeypatch, size)
+        core.asked = 0
         told = _plan.choose(core, None, 0, ranks, MINUTE)
-        assert core.asked == 0 and _plan.of(ranks) is None and _plan.chosen_for(ranks) == told
+        assert core.asked == (size > 2) and _plan.of(ranks) is None and _plan.chosen_for(ranks) == told
         learned = _plan.learn(0, ranks, [_plan.record_here()] * size)
         assert told == (learned.plan.ucx_settings(0), learned.plan.ucc_settings(0))
         assert _plan.of(ranks) is learned
         _plan._agreed.clear()
+
+
+@pytest.mark.parametrize("settings", [{}, {"UCC_ESTIMATED_NUM_PPN": "3"}])
+def test_ranks_of_one_host_that_see_other_numbers_of_cores_plan(
+    core: Core, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    """Each for itself they would tell UCC different algorithms."""
+    on_one_host(monkeypatch, 3)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    core.apart = True
+    told = _plan.choose(core, None, 0, range(3), MINUTE)
+    agreed = _plan.of(range(3))
+    assert core.asked == 2 and agreed
+    assert told == (agreed.plan.ucx_settings(0), agreed.plan.ucc_settings(0))
+    assert dict(told[1])["TL_UCP_TUNE"] == one_host(crowded=usable_here() < 3)
 
 
 @pytest.mark.parametrize("settings", [{}, {"UCC_ESTIMATED_NUM_PPN": "2"}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torch_ucc.topology.algorithms import ONE_HOST, OVER_TCP, beside
+from torch_ucc.topology.algorithms import CROWDED, ONE_HOST, OVER_TCP, SMALLEST_CROWD, beside, one_host
 
 OURS = "allreduce:0-16k:host:[2]:@knomial#reduce:0-512k:host:[2]:@knomial"
 REDUCE = "reduce:0-512k:host:[2]:@knomial"
@@ -40,11 +40,23 @@ def test_what_they_leave_of_several_ranges() -> None:
     assert beside(ours, "allreduce:4k-32k:@1").startswith("allreduce:0-4k,32k-64k:host:")
 
 
-@pytest.mark.parametrize("rules", [ONE_HOST, OVER_TCP])
+def numbers_of_ranks(rules: str) -> dict[str, list[int]]:
+    """By collective, as often as there is a rule for them."""
+    found: dict[str, list[int]] = {}
+    for rule in rules.split("#"):
+        collective, _, _, counts, _ = rule.split(":")
+        low, _, high = counts.strip("[]").partition("-")
+        found.setdefault(collective, []).extend(range(int(low), int(high or low) + 1))
+    return found
+
+
+@pytest.mark.parametrize("rules", [ONE_HOST, one_host(crowded=True), OVER_TCP])
 def test_no_two_of_ours_are_for_one_collective_and_number_of_ranks(rules: str) -> None:
-    """All of ours begin at 0, so they would meet."""
-    said = [rule.split(":") for rule in rules.split("#")]
-    for collective in {each[0] for each in said}:
-        counts = [each[3].strip("[]").partition("-") for each in said if each[0] == collective]
-        numbers = [n for low, _, high in counts for n in range(int(low), int(high or low) + 1)]
+    """Whatever the sizes: UCC would refuse those that meet."""
+    for numbers in numbers_of_ranks(rules).values():
         assert numbers and len(numbers) == len(set(numbers))
+
+
+def test_where_ranks_share_cores_some_more_are_for_groups_that_can() -> None:
+    assert one_host(crowded=False) == ONE_HOST and one_host(crowded=True) == f"{ONE_HOST}#{CROWDED}"
+    assert min(min(numbers) for numbers in numbers_of_ranks(CROWDED).values()) == SMALLEST_CROWD

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from jobs import HERE, JOBS, job, planned
-from torch_ucc.topology.algorithms import ONE_HOST, OVER_TCP
+from torch_ucc.topology.algorithms import CROWDED, ONE_HOST, OVER_TCP
 from torch_ucc.topology.devices import reachable
 from torch_ucc.topology.explain import differences
 from torch_ucc.topology.inventory import Interface, Inventory, from_json
@@ -75,7 +75,8 @@ def test_buffers_of_shared_memory_are_left_alone_where_one_is_set(name: str) -> 
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
-        ("small_vm-1x4", ONE_HOST),
+        ("small_vm-1x4", f"{ONE_HOST}#{CROWDED}"),
+        ("dgx_h100-1x8", ONE_HOST),
         ("small_vm-2x1", OVER_TCP),
         ("dgx_h100-2x8-tcp", OVER_TCP),
         ("dgx_h100-2x8", None),
@@ -83,6 +84,11 @@ def test_buffers_of_shared_memory_are_left_alone_where_one_is_set(name: str) -> 
 )
 def test_which_algorithms_ucc_is_told(name: str, rules: str | None) -> None:
     assert dict(make_plan(job(name)).ucc_settings(0)).get("TL_UCP_TUNE") == rules
+
+
+def test_ranks_that_share_the_cores_of_several_hosts_have_the_algorithms_of_any() -> None:
+    crowd = uniform(copies(machine("small_vm"), 2), 3)
+    assert crowd.crowd() and dict(make_plan(crowd).ucc_settings(0))["TL_UCP_TUNE"] == OVER_TCP
 
 
 @pytest.mark.parametrize("name", TUNE)
