@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
 from deaths import GRACE, failure, meet, note, only_these_die, run_while_die, wait_for
+from torch_ucc import _plan
 from torch_ucc.testing import RankError, run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -291,8 +293,15 @@ def dies_in_init(folder: str) -> None:
 
     if rank == 2:
         threading.Thread(target=die, daemon=True).start()
-    if rank == 1:
+    choose = _plan.choose
+
+    def choose_late(*args: Any) -> Any:
+        chosen = choose(*args)
         wait_for(Path(folder, "2"))
+        return chosen
+
+    if rank == 1:
+        _plan.choose = choose_late
     began = time.monotonic()
     kind, text, ended = failure(
         lambda: dist.init_process_group(
