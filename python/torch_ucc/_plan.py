@@ -66,12 +66,12 @@ def _choose(
     is_plain = not settings() and config.in_force().tuned is None
     told = told_by_launcher(size)
     cores = usable_to_launcher() if told else usable_here()
-    all_here = told
+    needs_plan = not told
     if told is None or (told and size >= algorithms.SMALLEST_CROWD):
         mine = str(cores).encode() if told else where.here() if is_plain else b""
         said = set(core.exchange(store, rank, size, timeout, mine))
-        all_here = len(said) == 1 and b"" not in said
-    if not all_here:
+        needs_plan = len(said) > 1 or b"" in said
+    if needs_plan:
         records = core.exchange(store, rank, size, timeout, record_here())
         agreed = learn(rank, global_ranks, records)
         _refuse_problems(agreed.plan)
