@@ -50,9 +50,9 @@ def choose(
     """What to tell UCX and UCC's context on this rank. Raises ValueError if what somebody set leaves no way
     to a peer, or if the profile is for another topology.
 
-    Blocks until all called it, since ranks tell each other about their hosts; but not if they are two of whom
-    the launcher says that they are on one. On one host the libraries are told how many ranks there are, to
-    leave the network alone, which way to copy, and by which algorithms.
+    Blocks until all called it, since ranks tell each other about their hosts; but not if they are at most two
+    of whom the launcher says that they are on one. On one host the libraries are told how many ranks there
+    are, to leave the network alone, which way to copy, and by which algorithms.
     """
     chosen = _choose(core, store, rank, global_ranks, timeout)
     _keep(_chosen, tuple(global_ranks), chosen)

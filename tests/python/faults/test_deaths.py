@@ -293,14 +293,14 @@ def dies_in_init(folder: str) -> None:
 
     if rank == 2:
         threading.Thread(target=die, daemon=True).start()
-    choose = _plan.choose
-
-    def choose_late(*args: Any) -> Any:
-        chosen = choose(*args)
-        wait_for(Path(folder, "2"))
-        return chosen
-
     if rank == 1:
+        choose = _plan.choose
+
+        def choose_late(*args: Any) -> Any:
+            chosen = choose(*args)  # in which all meet
+            wait_for(Path(folder, "2"))
+            return chosen
+
         _plan.choose = choose_late
     began = time.monotonic()
     kind, text, ended = failure(
