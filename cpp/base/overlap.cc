@@ -1,0 +1,97 @@
+#include "base/overlap.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace torch_ucc {
+namespace {
+
+// Whether some sum of `coefficient` times 0 to `most`, over all terms, is a given number.
+class BoundedSum {
+ public:
+  void add(std::uint64_t coefficient, std::uint64_t most) {
+    const auto same = std::find_if(terms_.begin(), terms_.end(), [&](const Term& each) { return each.coefficient == coefficient; });
+    if (coefficient == 0 || most == 0) {
+      return;
+    }
+    if (same != terms_.end()) {
+      same->most += most;
+    } else {
+      terms_.push_back({coefficient, most});
+    }
+  }
+
+  bool can_be(std::uint64_t sum) {
+    std::sort(terms_.begin(), terms_.end(), [](const Term& a, const Term& b) { return a.coefficient > b.coefficient; });
+    std::uint64_t rest = 0;
+    std::uint64_t divisor = 0;
+    for (auto term = terms_.rbegin(); term != terms_.rend(); ++term) {
+      rest += term->coefficient * term->most;
+      divisor = std::gcd(divisor, term->coefficient);
+      term->rest = rest;
+      term->divisor = divisor;
+    }
+    return search(0, sum);
+  }
+
+ private:
+  struct Term {
+    std::uint64_t coefficient;
+    std::uint64_t most;
+    std::uint64_t rest = 0;     // the largest sum of this and all smaller terms
+    std::uint64_t divisor = 0;  // of each of their sums
+  };
+
+  bool search(std::size_t at, std::uint64_t sum) {
+    constexpr int kMostSteps = 100000;
+    if (sum == 0 || ++steps_ > kMostSteps) {
+      return true;
+    }
+    if (at == terms_.size() || sum > terms_[at].rest || sum % terms_[at].divisor != 0) {
+      return false;
+    }
+    const Term& term = terms_[at];
+    const std::uint64_t others = term.rest - term.coefficient * term.most;
+    const std::uint64_t least = sum > others ? (sum - others + term.coefficient - 1) / term.coefficient : 0;
+    for (std::uint64_t times = std::min(term.most, sum / term.coefficient) + 1; times-- > least;) {
+      if (search(at + 1, sum - times * term.coefficient)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::vector<Term> terms_;
+  int steps_ = 0;
+};
+
+}  // namespace
+
+std::uintptr_t Region::end() const {
+  std::uintptr_t end = begin + item;
+  for (const Dim& dim : dims) {
+    end += (dim.size - 1) * dim.stride;
+  }
+  return end;
+}
+
+// The address of a byte of `a` is that of one of `b` if their distance is a sum of steps of `a` and of steps of `b` from its end
+// backwards.
+bool overlap(const Region& a, const Region& b) {
+  if (a.item == 0 || b.item == 0 || a.space != b.space || a.begin >= b.end() || b.begin >= a.end()) {
+    return false;
+  }
+  if (a.dims.empty() && b.dims.empty()) {
+    return true;
+  }
+  BoundedSum sum;
+  for (const Region* region : {&a, &b}) {
+    for (const Region::Dim& dim : region->dims) {
+      sum.add(dim.stride, dim.size - 1);
+    }
+    sum.add(1, region->item - 1);
+  }
+  return sum.can_be(b.end() - 1 - a.begin);
+}
+
+}  // namespace torch_ucc
