@@ -88,32 +88,11 @@ void PeerWatch::learn(const Notice& notice) {
   if (lines_ != nullptr) {
     lines_->tell(notice);
   }
-  if (const milliseconds pause = on_end_(notice); pause.count() > 0) {
-    again_.push_back({notice, Deadline::after(pause)});
-  }
-}
-
-void PeerWatch::report_again() {
-  std::vector<Again> due;
-  std::erase_if(again_, [&](const Again& each) {
-    const bool passed = each.at.passed();
-    if (passed) {
-      due.push_back(each);
-    }
-    return passed;
-  });
-  for (const Again& each : due) {
-    if (const milliseconds pause = on_end_(each.notice); pause.count() > 0) {
-      again_.push_back({each.notice, Deadline::after(pause)});
-    }
-  }
+  on_end_(notice);
 }
 
 Deadline PeerWatch::next() const {
-  Deadline next = lines_ == nullptr ? Deadline() : lines_->next();
-  for (const Again& each : again_) {
-    next = std::min(next, each.at);
-  }
+  const Deadline next = lines_ == nullptr ? Deadline() : lines_->next();
   const bool looks =
       std::any_of(watched_.begin(), watched_.end(), [](const Watched& each) { return !each.ended && each.descriptor < 0; });
   return looks ? std::min(next, Deadline::after(kLookEvery)) : next;
@@ -128,7 +107,6 @@ void PeerWatch::watch() {
         learn(notice);
       }
     }
-    report_again();
     std::vector<pollfd> polled{{stop_, POLLIN, 0}};
     for (const Watched& each : watched_) {
       if (!each.ended && each.descriptor >= 0) {

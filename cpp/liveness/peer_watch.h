@@ -26,8 +26,8 @@ class PeerWatch {
   };
 
   // Called in the watching thread, once for each peer that ended, but not for those that left with everybody's agreement. It must
-  // neither block nor throw. Returns after what time to call it once more; zero: not again.
-  using OnEnd = std::function<milliseconds(const Notice& notice)>;
+  // neither block nor throw.
+  using OnEnd = std::function<void(const Notice& notice)>;
 
   // `lines` may be null: all of them are on this host. Throws std::system_error.
   PeerWatch(std::vector<Process> processes, std::unique_ptr<LifeLines> lines, OnEnd on_end);
@@ -50,22 +50,15 @@ class PeerWatch {
     int descriptor;  // of the process; -1 where it has ended already, or the kernel has none
     bool ended = false;
   };
-  struct Again {
-    Notice notice;
-    Deadline at;
-  };
-
   void watch();
   void look_at_processes();
   void learn(const Notice& notice);
-  void report_again();
   Deadline next() const;
 
   const OnEnd on_end_;
   std::unique_ptr<LifeLines> lines_;
   std::vector<Watched> watched_;
   std::set<std::uint64_t> known_;  // to have ended
-  std::vector<Again> again_;
   std::atomic<Ending> farewell_{Ending::exited};
   int stop_ = -1;  // an eventfd
   std::thread thread_;

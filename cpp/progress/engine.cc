@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kAftermath{10};
 // success may leave meanwhile, and a second later that counts.
 constexpr milliseconds kBelief{600};
 
-// Operations that were given up while the network could still touch them. Never freed, on purpose.
+// Operations of an engine that is gone, which the network can still touch. Never freed, on purpose.
 void keep_forever(std::shared_ptr<Op> op) {
   static Mutex mutex;
   static auto* kept = new std::vector<std::shared_ptr<Op>>();
@@ -78,9 +78,27 @@ class Engine::Turn {
   LoopToken token_;
 };
 
-Engine::Engine(Pollable& transport, ParkPolicy policy, Bell bell, milliseconds verdict)
+class Engine::Attendance {
+ public:
+  explicit Attendance(Engine& engine) : engine_(engine) { engine_.attending_.fetch_add(1, std::memory_order_seq_cst); }
+  ~Attendance() {
+    engine_.attending_.fetch_sub(1, std::memory_order_seq_cst);
+    if (engine_.intake_size_.load(std::memory_order_seq_cst) != 0) {
+      engine_.rouse_background();  // left to us after our last turn
+    } else {
+      engine_.wake_background_if_needed();
+    }
+  }
+  Attendance(const Attendance&) = delete;
+  Attendance& operator=(const Attendance&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
+Engine::Engine(Pollable& transport, ParkPolicy policy, Bell bell, LossPolicy losses)
     : policy_(policy),
-      verdict_(verdict),
+      losses_(losses),
       bell_(std::move(bell)),
       transport_(transport),
       last_death_((Clock::now() - std::chrono::hours(1)).time_since_epoch().count()),
@@ -94,7 +112,10 @@ Engine::~Engine() {
     }
     admit_intake(turn.token());
     abandon_failed(turn.token());
-    judge();
+    judge(turn.token());
+    for (auto& op : abandoned_) {
+      keep_forever(std::move(op));
+    }
   }
 }
 
@@ -169,12 +190,17 @@ void Engine::admit_intake(LoopToken& token) {
 void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   token.check();
   baton_.assert_held();
+  if (op->scope().has_lost() && !op->scope().failed()) {
+    fail_if_missing(*op);  // before anything of it is sent
+    ++op->scope().quiet().advances;
+  }
   if (failure_for(*op) != nullptr) {
-    ended_.push_back({op, given_up(*op)});
+    Status failure = given_up(*op);
+    ended_.push_back({std::move(op), std::move(failure)});
     return;
   }
   if (Status started = op->start(token); !started.ok()) {
-    suspect(std::move(op), std::move(started), false);
+    suspect(token, std::move(op), std::move(started), false);
     return;
   }
   if (op->deadline() < earliest_) {
@@ -190,26 +216,26 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   in_flight_.push_back(std::move(op));
 }
 
-// A transport knows of a peer's end by its own connections, and who it was is told a moment later. Until then no error is told
-// that names nobody, and no success that may be none.
-void Engine::suspect(std::shared_ptr<Op> op, Status status, bool ended_well) {
+// A transport notices the end of a peer by its own connections, and the news who it was comes a moment later. Until then the
+// engine reports neither an error that names nobody nor a success that may be none.
+void Engine::suspect(LoopToken& token, std::shared_ptr<Op> op, Status status, bool ended_well) {
   baton_.assert_held();
-  if (status.code() == StatusCode::transport && verdict_.count() != 0) {
+  if (status.code() == StatusCode::transport && losses_.verdict.count() != 0) {
     suspects_.push_back({std::move(op), std::move(status), ended_well, Clock::now()});
   } else {
-    Status failure = failure_of(op, status);
+    Status failure = failure_of(token, op, status);
     ended_.push_back({std::move(op), std::move(failure)});
   }
 }
 
-void Engine::judge() {
+void Engine::judge(LoopToken& token) {
   baton_.assert_held();
   if (suspects_.empty() && !unexplained_) {
     return;
   }
   const Clock::time_point now = Clock::now();
   const Clock::time_point last_death{Clock::duration(last_death_.load(std::memory_order_acquire))};
-  const bool explained = now - last_death < kAftermath + verdict_;
+  const bool explained = now - last_death < kAftermath + losses_.verdict;
   if (unexplained_ && explain_by_.passed(now)) {
     if (!explained) {
       fail(*unexplained_);
@@ -218,20 +244,24 @@ void Engine::judge() {
   }
   std::erase_if(suspects_, [&](Suspect& each) {
     baton_.assert_held();
+    Scope& scope = each.op->scope();
+    if (!scope.failed() && scope.has_lost()) {
+      fail(scope, scope.losses().front().reason);
+    }
     if (failure_for(*each.op) != nullptr) {
-      keep_forever(each.op);
       Status failure = given_up(*each.op);
-      ended_.push_back({std::move(each.op), std::move(failure)});
+      ended_.push_back({each.op, std::move(failure)});
+      abandon(token, std::move(each.op));
       return true;
     }
     const bool believed = each.ended_well && explained;
-    if (now - each.since < (believed ? std::min(verdict_, kBelief) : verdict_)) {
+    if (now - each.since < (believed ? std::min(losses_.verdict, kBelief) : losses_.verdict)) {
       return false;
     }
-    if (believed) {  // somebody is gone, but nobody of this group
+    if (believed) {  // a process has ended, but no member of this group
       ended_.push_back({std::move(each.op), std::nullopt});
     } else {
-      Status failure = failure_of(each.op, each.status);
+      Status failure = failure_of(token, each.op, each.status);
       ended_.push_back({std::move(each.op), std::move(failure)});
     }
     return true;
@@ -242,24 +272,31 @@ void Engine::poll(LoopToken& token, const Op* until, int turns) {
   token.check();
   baton_.assert_held();
   abandon_failed(token);
-  judge();
+  judge(token);
+  if (!abandoned_.empty()) {
+    std::erase_if(abandoned_, [&](const std::shared_ptr<Op>& op) { return op->is_drained(token); });
+  }
   bool until_ended = false;
   for (int turn = 0; turn < turns && !in_flight_.empty() && !until_ended; ++turn) {
     if (Status progressed = transport_.progress(token); !progressed.ok()) {
-      if (verdict_.count() == 0) {
+      if (losses_.verdict.count() == 0) {
         fail(std::move(progressed));
         abandon_failed(token);
         return;
       }
       if (!unexplained_) {
         unexplained_ = std::move(progressed);
-        explain_by_ = Deadline::after(verdict_);
+        explain_by_ = Deadline::after(losses_.verdict);
       }
     }
     for (std::size_t i = 0; i < in_flight_.size();) {
       const Op::State state = in_flight_[i]->poll(token);
       if (state != Op::State::in_flight) {
         activity_.store(activity_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        if (any_lost_.load(std::memory_order_relaxed)) {
+          ++in_flight_[i]->quiet().advances;
+          ++in_flight_[i]->scope().quiet().advances;
+        }
       }
       if (state != Op::State::ended) {
         ++i;
@@ -267,9 +304,9 @@ void Engine::poll(LoopToken& token, const Op* until, int turns) {
       }
       until_ended |= in_flight_[i].get() == until;
       if (Status status = in_flight_[i]->transport_status(); !status.ok()) {
-        suspect(std::move(in_flight_[i]), std::move(status), false);
+        suspect(token, std::move(in_flight_[i]), std::move(status), false);
       } else if (Status doubt = in_flight_[i]->doubt(); !doubt.ok()) {
-        suspect(std::move(in_flight_[i]), std::move(doubt), true);
+        suspect(token, std::move(in_flight_[i]), std::move(doubt), true);
       } else {
         ended_.push_back({std::move(in_flight_[i]), std::nullopt});
       }
@@ -282,15 +319,50 @@ void Engine::poll(LoopToken& token, const Op* until, int turns) {
 void Engine::expire(LoopToken& token, Clock::time_point now) {
   token.check();
   baton_.assert_held();
+  if (any_lost_.load(std::memory_order_acquire)) {
+    look_at_losses(token, now);
+  }
   if (!earliest_.passed(now)) {
     return;
   }
   earliest_ = Deadline();
   for (const auto& op : in_flight_) {
     if (op->deadline().passed(now)) {
-      ended_.push_back({op, time_out(*op)});  // before abandon_failed() gives it another reason
+      if (op->take_back(Op::After::given_up)) {
+        ended_.push_back({op, time_out(*op)});  // before abandon_failed() gives it another reason
+      }
     } else if (op->deadline() < earliest_) {
       earliest_ = op->deadline();
+    }
+  }
+  abandon_failed(token);
+}
+
+// Fails the scope if the operation needs what a lost member never sent.
+void Engine::fail_if_missing(Op& op) {
+  for (const Loss& loss : op.scope().losses()) {
+    if (op.need_of(loss) == Op::Need::missing) {
+      fail(op.scope(), loss.reason);
+    }
+  }
+}
+
+// Fails the scopes with an operation that needs something of a lost member which does not come.
+void Engine::look_at_losses(LoopToken& token, Clock::time_point now) {
+  token.check();
+  baton_.assert_held();
+  for (const auto& op : in_flight_) {
+    Scope& scope = op->scope();
+    if (!scope.has_lost() || scope.failed()) {
+      continue;
+    }
+    fail_if_missing(*op);
+    for (const Loss& loss : scope.losses()) {
+      const Op::Need need = op->need_of(loss);
+      if ((need == Op::Need::direct && op->quiet().lasts(now, losses_.quiet)) ||
+          (need == Op::Need::relayed && scope.quiet().lasts(now, losses_.quiet))) {
+        fail(scope, loss.reason);
+      }
     }
   }
   abandon_failed(token);
@@ -341,9 +413,17 @@ void Engine::abandon_failed(LoopToken& token) {
       return false;
     }
     ended_.push_back({op, given_up(*op)});
-    keep_forever(std::move(op));
+    abandon(token, std::move(op));
     return true;
   });
+}
+
+// Takes the caller's memory back at once, so that what the transport still does with the operation stays within its buffers.
+void Engine::abandon(LoopToken& token, std::shared_ptr<Op> op) {
+  baton_.assert_held();
+  op->take_back(Op::After::given_up);
+  op->cancel(token);
+  abandoned_.push_back(std::move(op));
 }
 
 bool Engine::drain(const Scope& scope, Deadline deadline) {
@@ -382,6 +462,14 @@ void Engine::fail(Status reason) {
   }
 }
 
+void Engine::lose(Scope& scope, Loss loss) {
+  last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+  scope.lose(std::move(loss));
+  any_lost_.store(true, std::memory_order_release);
+  bell_.ring();
+  call_background();  // for what nobody waits for
+}
+
 void Engine::fail(Scope& scope, Status reason) {
   if (reason.code() == StatusCode::peer_gone) {
     last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
@@ -394,35 +482,53 @@ void Engine::fail(Scope& scope, Status reason) {
 }
 
 // A failure of the transport leaves requests behind that nobody can cancel: the group fails with the operation.
-Status Engine::failure_of(const std::shared_ptr<Op>& op, const Status& reason) {
+Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason) {
   Status status(reason.code(), op->describe() + ": " + reason.message());
   if (status.code() == StatusCode::transport) {
     fail(op->scope(), status);
-    keep_forever(op);
+    abandon(token, op);
   }
   return status;
 }
 
-Status Engine::result_of(const std::shared_ptr<Op>& op) {
-  if (failure_for(*op) != nullptr) {
-    return given_up(*op);
+// Of an operation that the transport ended well. Nothing if another thread took the caller's memory back and ends it.
+std::optional<Status> Engine::result_of(Op& op) {
+  MemoryLease::Use use(op.lease());
+  if (!use) {
+    return op.goes_on_alone() ? std::optional(Status(StatusCode::closed, op.describe() + " went on without its caller"))
+                              : std::nullopt;
   }
+  if (failure_for(op) != nullptr) {
+    return given_up(op);
+  }
+  Status result;
   try {
-    return op->finish();
+    result = op.finish();
   } catch (const std::exception& error) {
-    return Status(StatusCode::internal, op->describe() + " failed while its result was stored: " + error.what());
+    result = Status(StatusCode::internal, op.describe() + " failed while its result was stored: " + error.what());
   }
+  use.settle();
+  return result;
 }
 
 void Engine::deliver(std::span<Ended> ended) {
   for (auto& [op, status] : ended) {
-    complete(*op, status ? *std::move(status) : result_of(op));
-    op = nullptr;  // nobody need keep it for the others
+    if (!status) {
+      status = result_of(*op);
+    }
+    if (status) {
+      complete(*op, *std::move(status));
+    }
+    op = nullptr;  // the vector need not keep it for the others
   }
 }
 
+// An operation that failed must not touch its caller's memory afterwards.
 bool Engine::complete(Op& op, Status status) {
   const StatusCode code = status.code();
+  if (code != StatusCode::ok) {
+    op.take_back(Op::After::given_up);
+  }
   op.record_end(code);  // before anybody sees it: who does may read the recorder at once
   if (code != StatusCode::ok) {
     trace::request_dump(trace::name(code));
@@ -430,27 +536,29 @@ bool Engine::complete(Op& op, Status status) {
   if (!op.completion().complete(std::move(status))) {
     return false;
   }
+  if (code != StatusCode::ok) {
+    op.let_go();
+  }
   outstanding_.fetch_sub(1, std::memory_order_seq_cst);
   bell_.ring();  // another thread may sleep for it
   return true;
-}
-
-Engine::Attendance::Attendance(Engine& engine) : engine_(engine) { engine_.attending_.fetch_add(1, std::memory_order_seq_cst); }
-
-Engine::Attendance::~Attendance() {
-  engine_.attending_.fetch_sub(1, std::memory_order_seq_cst);
-  if (engine_.intake_size_.load(std::memory_order_seq_cst) != 0) {
-    engine_.rouse_background();  // left to us after our last turn
-  } else {
-    engine_.wake_background_if_needed();
-  }
 }
 
 bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
   if (op.completion().done()) {
     return true;
   }
-  const Attendance here(*this);
+  std::optional<Attendance> here(std::in_place, *this);
+  return wait_attending(here, op, deadline, interrupt);
+}
+
+bool Engine::post_and_wait(const std::shared_ptr<Op>& op, Deadline deadline, InterruptCheck interrupt) {
+  std::optional<Attendance> here(std::in_place, *this);
+  post(op, Follow::waits);
+  return op->completion().done() || wait_attending(here, *op, deadline, interrupt);
+}
+
+bool Engine::wait_attending(std::optional<Attendance>& here, Op& op, Deadline deadline, InterruptCheck interrupt) {
   const Clock::time_point begun = Clock::now();
   Deadline ask = interrupt != nullptr ? Deadline::after(kInterruptEvery, begun) : Deadline();
   Parker parker(policy_, begun);
@@ -458,14 +566,16 @@ bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
   parker.give_way(give_way_until_.load(std::memory_order_relaxed));
   while (true) {
     const Clock::time_point now = turn(parker, &op).now;
-    if (op.deadline().passed(now) && !op.completion().done()) {
+    if (op.deadline().passed(now) && !op.completion().done() && op.take_back(Op::After::given_up)) {
       complete(op, time_out(op));  // also when the baton could not be had
     }
     if (settled(op) || deadline.passed(now)) {
       break;
     }
     if (ask.passed(now)) {
+      here.reset();  // the check may wait for the GIL or run a signal handler: the background thread drives meanwhile
       interrupt();
+      here.emplace(*this);
       ask = Deadline::after(kInterruptEvery);
     }
     rest(parker, now, &op, std::min({deadline, op.deadline(), ask}));
@@ -544,16 +654,14 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
 }
 
 bool Engine::settled(Op& op) {
-  if (failure_for(op) != nullptr && !op.completion().done()) {
+  if (failure_for(op) != nullptr && !op.completion().done() && op.take_back(Op::After::given_up)) {
     complete(op, given_up(op));
   }
   return op.completion().done();
 }
 
 Status Engine::run(const std::shared_ptr<Op>& op) {
-  const Attendance here(*this);
-  post(op, Follow::waits);
-  wait(*op, Deadline());  // the operation's own deadline ends it
+  post_and_wait(op, Deadline());  // the operation's own deadline ends it
   return op->completion().status();
 }
 

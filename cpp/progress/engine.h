@@ -2,7 +2,7 @@
 //
 // Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that a small operation ends
 // without a thread hop; what starts slowly and is not waited for he leaves in the intake. The background thread drives only
-// while something was posted, nobody attends (see Attendance) and the baton is free. Nobody sleeps with the baton in hand, and
+// while something was posted, no thread waits and the baton is free. Nobody sleeps with the baton in hand, and
 // nobody waits for it: who does not get it leaves the operation in the intake, or sleeps on the bell and tries again. Completions
 // and finish() run after the baton was given back.
 #pragma once
@@ -25,6 +25,7 @@
 #include "base/thread_annotations.h"
 #include "progress/bell.h"
 #include "progress/loop_token.h"
+#include "progress/loss.h"
 #include "progress/op.h"
 #include "progress/parker.h"
 #include "progress/pollable.h"
@@ -41,27 +42,12 @@ enum class Follow : unsigned char {
 class Engine {
  public:
   // The engine does not own `transport`, which must outlive it; it touches it only with the baton.
-  // `bell` is what wakes threads that sleep in it. For `verdict` after an error of the transport it may still turn out that a
-  // peer is gone, which then is the reason that is told; with zero an error counts at once.
-  Engine(Pollable& transport, ParkPolicy policy, Bell bell = Bell(), milliseconds verdict = milliseconds(0));
+  // `bell` is what wakes threads that sleep in it.
+  Engine(Pollable& transport, ParkPolicy policy, Bell bell = Bell(), LossPolicy losses = {});
   // Joins the background thread; does not wait for operations: those still in flight are kept for ever.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
-
-  // While one lives the background thread leaves what is in flight to the thread that made it, which posts and waits. wait() has
-  // one. Who posts and waits in one go has one for both: else the background thread, once awake, finds work at many a look and
-  // stays awake beside a caller who never leaves it any.
-  class Attendance {
-   public:
-    explicit Attendance(Engine& engine);
-    ~Attendance();
-    Attendance(const Attendance&) = delete;
-    Attendance& operator=(const Attendance&) = delete;
-
-   private:
-    Engine& engine_;
-  };
 
   // Takes the operation over. Never blocks. Operations of one thread start in the order it posted them.
   // On an engine or in a scope that has failed the operation ends at once with the first error.
@@ -71,6 +57,10 @@ class Engine {
   // operation: an operation that is not done may be waited for again. `interrupt` may be null; else it is called now and then,
   // and what it throws leaves the wait.
   bool wait(Op& op, Deadline deadline, InterruptCheck interrupt = nullptr);
+
+  // post() and wait(), for a caller that does nothing between the two: it drives from the post on. Were the background thread
+  // to drive for a moment, it would find work at many a look and stay awake beside a caller that never leaves it any.
+  bool post_and_wait(const std::shared_ptr<Op>& op, Deadline deadline, InterruptCheck interrupt = nullptr);
 
   // Non-blocking: true if `op` is done, which it is as soon as the engine or its scope has failed.
   bool settled(Op& op);
@@ -84,17 +74,21 @@ class Engine {
   Status run(const std::shared_ptr<Op>& op);
 
   // Fails everything in flight and everything posted from now on with `reason`, unless an earlier reason stands.
-  // What the network may still touch is kept for the life of the process. Returns at once. Any thread.
+  // Returns at once. Any thread.
   void fail(Status reason);
 
   // The same for the operations of one scope: the others go on.
   void fail(Scope& scope, Status reason);
 
+  // A member of the scope is lost. The scope fails as soon as one of its operations needs something that the member never
+  // sent, or may need it and nothing arrives any more; until then operations may still end well. Returns at once. Any thread.
+  void lose(Scope& scope, Loss loss);
+
   // Makes progress until no operation of `scope` is in flight; false if the deadline passed first, or the scope or the engine
   // failed.
   bool drain(const Scope& scope, Deadline deadline);
 
-  // Whether requests were left in the transport that never ended: it must not be closed then.
+  // Whether requests may be left in the transport that never end: it must not be closed then.
   bool left_behind() const { return failed() || scope_failures_.load(std::memory_order_relaxed) != 0; }
 
   const Bell& bell() const { return bell_; }
@@ -116,7 +110,8 @@ class Engine {
   std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
  private:
-  class Turn;  // holds the baton for a scope
+  class Turn;        // holds the baton for a scope
+  class Attendance;  // of a thread that waits: while one lives, the background thread leaves what is in flight to it
   using Ops = std::vector<std::shared_ptr<Op>>;
 
   // On its way from the holder of the baton to its completion, which runs when the baton was given back.
@@ -140,15 +135,19 @@ class Engine {
   };
 
   // With the baton.
-  void suspect(std::shared_ptr<Op> op, Status status, bool ended_well);
-  void judge();
+  void suspect(LoopToken& token, std::shared_ptr<Op> op, Status status, bool ended_well);
+  void judge(LoopToken& token);
   void admit(LoopToken& token, std::shared_ptr<Op> op);
   void admit_intake(LoopToken& token);
   void poll(LoopToken& token, const Op* until, int turns);
   void expire(LoopToken& token, Clock::time_point now);
   void abandon_failed(LoopToken& token);
+  void abandon(LoopToken& token, std::shared_ptr<Op> op);
+  void fail_if_missing(Op& op);
+  void look_at_losses(LoopToken& token, Clock::time_point now);
 
   // Without it.
+  bool wait_attending(std::optional<Attendance>& here, Op& op, Deadline deadline, InterruptCheck interrupt);
   Drove drive(const Op* until, int polls);
   Drove turn(Parker& parker, const Op* until);
   void yield(Parker& parker, Clock::time_point now, bool waits);
@@ -158,8 +157,8 @@ class Engine {
   void serve_intake();
   void deliver(std::span<Ended> ended);
   const Status* failure_for(const Op& op) const;
-  Status failure_of(const std::shared_ptr<Op>& op, const Status& reason);
-  Status result_of(const std::shared_ptr<Op>& op);
+  Status failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason);
+  std::optional<Status> result_of(Op& op);
   bool complete(Op& op, Status status);
   Status time_out(const Op& op);
   Status given_up(const Op& op) const;
@@ -173,7 +172,7 @@ class Engine {
   void call_background();
 
   const ParkPolicy policy_;
-  const milliseconds verdict_;
+  const LossPolicy losses_;
   const Bell bell_;
 
   Mutex baton_;
@@ -181,6 +180,7 @@ class Engine {
   Ops in_flight_ TUCC_GUARDED_BY(baton_);
   std::vector<Ended> ended_ TUCC_GUARDED_BY(baton_);
   std::vector<Suspect> suspects_ TUCC_GUARDED_BY(baton_);
+  Ops abandoned_ TUCC_GUARDED_BY(baton_);  // given up, and the transport may still use their buffers
   std::optional<Status> unexplained_ TUCC_GUARDED_BY(baton_);  // what progress() said
   Deadline explain_by_ TUCC_GUARDED_BY(baton_);
   Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before
@@ -203,6 +203,7 @@ class Engine {
   std::atomic<std::uint64_t> sleeps_{0};
 
   std::atomic<Clock::rep> last_death_;  // when a scope last failed because a peer was gone
+  std::atomic<bool> any_lost_{false};   // a scope has lost a member
   std::atomic<std::uint64_t> scope_failures_{0};
   std::uint64_t scope_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
   std::atomic<bool> failed_{false};

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/deadline.h"
+#include "base/lease.h"
 #include "base/status.h"
 #include "progress/completion.h"
 #include "progress/loop_token.h"
@@ -14,8 +15,10 @@
 namespace torch_ucc {
 
 // Order of calls: start() once, poll() until it says ended, finish() once if that was well; then the engine completes it.
-// An operation that the engine gives up (timeout, abort, failure of the transport) sees no further call and is kept for the
-// life of the process: the network may still write to its buffers.
+//
+// The transport never sees memory of the caller: an operation copies to and from buffers of its own, within a Use of its
+// lease. When the engine gives an operation up (timeout, abort, failure of the transport, a peer that has ended), it first
+// takes the caller's memory back, then tells the caller, and keeps the operation with its buffers until is_drained().
 class Op {
  public:
   enum class State : unsigned char { in_flight, advanced, ended };
@@ -55,6 +58,41 @@ class Op {
   // What it waits for in this process before it can begin, for the report of a timeout; empty: nothing. Any thread.
   virtual std::string waits_for() const { return {}; }
 
+  // What it still needs of a member of its group that has ended, also before it was started.
+  enum class Need : unsigned char {
+    none,
+    direct,   // data that may be here already, in a message from that member
+    relayed,  // data that may have left that member, and that other members may pass on
+    missing,  // something that the member never sent: the operation cannot end well
+  };
+  virtual Need need_of(const Loss& /*loss*/) const { return Need::relayed; }
+
+  // Ends the lease of the caller's memory. False if the result is stored already: another thread completes the operation.
+  // The operation either is given up, or goes on without its caller, for the sake of its peers.
+  enum class After : unsigned char { given_up, goes_on };
+  bool take_back(After after) {
+    return lease_.revoke([this, after] {
+      goes_on_.store(after == After::goes_on, std::memory_order_relaxed);
+      on_taken_back(after);
+    });
+  }
+  // Whether it has lost its caller and goes on. Once a Use of the lease has failed.
+  bool goes_on_alone() const {
+    lease_.wait_until_revoked();
+    return goes_on_.load(std::memory_order_relaxed);
+  }
+  MemoryLease& lease() { return lease_; }
+
+  // Before its caller changes what it reads: copies what is still to be sent. False if it cannot. Any thread.
+  virtual bool detach_inputs() { return false; }
+
+  // Of an operation that was given up. cancel(): called once, with the baton; asks the transport to let go of the buffers.
+  // is_drained(): called after that, with the baton, whether it has; then the engine drops the operation.
+  virtual void cancel(LoopToken& /*token*/) {}
+  virtual bool is_drained(LoopToken& /*token*/) { return false; }
+  // Drops what it holds of the caller, without the baton, since the last reference to a tensor may need the GIL.
+  virtual void let_go() {}
+
   // What it fails with: its group.
   virtual Scope& scope() const = 0;
 
@@ -79,8 +117,18 @@ class Op {
   Deadline deadline() const { return deadline_; }
   void set_deadline(Deadline deadline) { deadline_ = deadline; }  // before it is posted
 
+  Quiet& quiet() { return quiet_; }  // of what reaches this operation alone; of the engine, with the baton
+
+ protected:
+  // The last look at the caller's memory: copies what the transport may still read or, if the operation goes on, what it has
+  // not sent yet. An operation with parts takes theirs back.
+  virtual void on_taken_back(After /*after*/) {}
+
  private:
   Completion completion_;
+  MemoryLease lease_;
+  std::atomic<bool> goes_on_{false};
+  Quiet quiet_;
   Deadline deadline_;
   trace::Recording recording_;
   std::atomic<bool> posted_{false};

@@ -69,6 +69,44 @@ Status OpBatch::finish() {
   return first;
 }
 
+Op::Need OpBatch::need_of(const Loss& loss) const {
+  Need worst = Need::none;
+  for (const auto& part : parts_) {
+    worst = std::max(worst, part->need_of(loss));
+  }
+  return worst;
+}
+
+void OpBatch::on_taken_back(After after) {
+  for (const auto& part : parts_) {
+    part->take_back(after);
+  }
+}
+
+bool OpBatch::detach_inputs() {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->detach_inputs(); });
+}
+
+void OpBatch::cancel(LoopToken& token) {
+  for (const auto& part : parts_) {
+    part->cancel(token);
+  }
+}
+
+bool OpBatch::is_drained(LoopToken& token) {
+  bool all = true;
+  for (const auto& part : parts_) {
+    all = part->is_drained(token) && all;
+  }
+  return all;
+}
+
+void OpBatch::let_go() {
+  for (const auto& part : parts_) {
+    part->let_go();
+  }
+}
+
 void OpBatch::record_wait(Clock::time_point since) const {
   for (const auto& part : parts_) {
     part->record_wait(since);

@@ -30,10 +30,18 @@ class OpBatch final : public Op {
   microseconds patience() const override;
   bool starts_slowly() const override;
   std::string waits_for() const override;
+  Need need_of(const Loss& loss) const override;
+  bool detach_inputs() override;
+  void cancel(LoopToken& token) override;
+  bool is_drained(LoopToken& token) override;
+  void let_go() override;
   Scope& scope() const override { return scope_; }
   void record_wait(Clock::time_point since) const override;
   void record_end(StatusCode result) const override;
   std::string describe() const override;
+
+ protected:
+  void on_taken_back(After after) override;
 
  private:
   void note(const Op& part, const Status& status);

@@ -5,9 +5,11 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "base/thread_annotations.h"
+#include "progress/loss.h"
 
 namespace torch_ucc {
 
@@ -40,12 +42,30 @@ class Scope {
     return true;
   }
 
+  // A member is lost: operations that need nothing more from it may still end well, so this alone fails nothing.
+  void lose(Loss loss) {
+    const MutexLock lock(mutex_);
+    losses_.push_back(std::move(loss));
+    lost_.store(true, std::memory_order_release);
+  }
+  bool has_lost() const { return lost_.load(std::memory_order_acquire); }
+  std::vector<Loss> losses() const {
+    const MutexLock lock(mutex_);
+    return losses_;
+  }
+
+  // Of its collectives, which pass each other's data on. Of the engine that drives them, with the baton.
+  Quiet& quiet() { return quiet_; }
+
  private:
   const std::string name_;
   std::function<std::string()> observer_;
   std::atomic<bool> failed_{false};
-  Mutex mutex_;     // the first of several threads that report a failure wins
-  Status failure_;  // written once before failed_
+  std::atomic<bool> lost_{false};
+  mutable Mutex mutex_;  // the first of several threads that report a failure wins
+  Status failure_;       // written once before failed_
+  std::vector<Loss> losses_ TUCC_GUARDED_BY(mutex_);
+  Quiet quiet_;
 };
 
 }  // namespace torch_ucc

@@ -1,5 +1,7 @@
 #include "ucc/collective.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -8,6 +10,10 @@
 
 namespace torch_ucc {
 namespace {
+
+constexpr std::size_t kLine = 64;  // a cache line: where rooms begin
+
+std::size_t align(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 // The part of a buffer that is this piece's; a side that an operation does not use stays as it is.
 void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t piece) {
@@ -18,6 +24,17 @@ void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t piece) 
 }
 
 }  // namespace
+
+std::size_t Pieces::bytes_of(const std::vector<Part>& side) const {
+  if (count != 0) {
+    return side.size() * count * element_size;
+  }
+  std::size_t bytes = 0;
+  for (const Part& part : side) {
+    bytes += part.bytes;
+  }
+  return bytes;
+}
 
 Collective::Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces)
     : team_(std::move(team)), args_(args), pieces_(std::move(pieces)), total_(pieces_.number()) {}
@@ -46,7 +63,10 @@ void Collective::post_pieces(LoopToken& token) {
     if (!arrived) {
       return;
     }
-    status_ = arrived->ok() ? post_next(token) : *arrived;
+    status_ = *arrived;
+    if (status_.ok() && !post_next(token)) {
+      return;
+    }
     if (!status_.ok()) {
       team_->turns().pass(token);
       return;
@@ -57,84 +77,162 @@ void Collective::post_pieces(LoopToken& token) {
   }
 }
 
-Status Collective::post_next(LoopToken& token) {
+// False if the caller got its memory back and the operation does not go on.
+bool Collective::post_next(LoopToken& token) {
   ucc_coll_args_t args = args_;
+  if (!load(posted_)) {
+    return false;
+  }
   if (pieces_.count != 0) {
     cut(args.src.info, pieces_, posted_);
     cut(args.dst.info, pieces_, posted_);
-    if (!pieces_.sources.empty()) {
-      pack(posted_);
-      args.src.info.buffer = room_for(posted_);
-      args.src.info.count *= pieces_.sources.size();
-    }
-    if (!pieces_.destinations.empty()) {
-      args.dst.info.buffer = room_for(posted_);
-      args.dst.info.count *= pieces_.destinations.size();
-    }
+    args.src.info.count *= std::max<std::size_t>(1, pieces_.in_place ? 1 : pieces_.sources.size());
+    args.dst.info.count *= std::max<std::size_t>(1, pieces_.destinations.size());
+  }
+  const Rooms rooms = rooms_of(posted_);
+  if (rooms.sent != nullptr && args.src.info.buffer != nullptr) {
+    args.src.info.buffer = rooms.sent;
+  }
+  if (rooms.received != nullptr && args.dst.info.buffer != nullptr) {
+    args.dst.info.buffer = rooms.received;
   }
   const ErrorLog::Scope listening;
   ucc_coll_req_h request = nullptr;
   if (const ucc_status_t status = ucc_collective_init(&args, &request, team_->handle(token)); status != UCC_OK) {
-    Status failure = from_ucc(status, "ucc_collective_init");
-    // Refused before anything was sent, the team is as it was; later pieces are another matter.
-    return posted_ == 0 ? failure : Status(StatusCode::transport, failure.message());
+    status_ = from_ucc(status, "ucc_collective_init");
+    if (posted_ != 0) {  // else nothing was sent, and the team is as it was
+      status_ = Status(StatusCode::transport, status_.message());
+    }
+    return true;
   }
   if (const ucc_status_t status = ucc_collective_post(request); status != UCC_OK) {
-    return Status(StatusCode::transport, from_ucc(status, "ucc_collective_post").message());
+    status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_post").message());
+    return true;
   }
   requests_[posted_++ % Pieces::kMaxWindow] = request;
   begun_.store(true, std::memory_order_relaxed);
   team_->begins_to_move(token, pieces_.bytes_of_piece());
-  return {};
+  return true;
 }
 
 // The piece that was there before has ended.
-char* Collective::room_for(std::size_t piece) {
-  const std::size_t bytes = pieces_.bytes_of_piece();
-  if (shares_ == nullptr) {
-    shares_ = std::make_unique_for_overwrite<char[]>(bytes * pieces_.window);
+Collective::Rooms Collective::rooms_of(std::size_t piece) {
+  const std::size_t sent = pieces_.bytes_of(pieces_.sources);
+  const std::size_t received = pieces_.bytes_of(pieces_.destinations);
+  const std::size_t each = pieces_.in_place ? std::max(sent, received) : align(sent) + received;
+  if (each == 0) {
+    return {};
   }
-  return shares_.get() + piece % pieces_.window * bytes;
+  const std::size_t slot = piece % pieces_.window;
+  char* room = small_.data() + slot * each;
+  if (each * pieces_.window > small_.size()) {
+    if (large_ == nullptr) {
+      large_ = std::make_unique_for_overwrite<char[]>(align(each) * pieces_.window + kLine);
+    }
+    const std::size_t past_line = reinterpret_cast<std::uintptr_t>(large_.get()) % kLine;
+    room = large_.get() + (kLine - past_line) + slot * align(each);
+  }
+  if (pieces_.in_place) {
+    return {room, room};
+  }
+  return {sent == 0 ? nullptr : room, received == 0 ? nullptr : room + align(sent)};
 }
 
-void Collective::pack(std::size_t piece) {
-  const std::size_t bytes = pieces_.length_of(piece) * pieces_.element_size;
-  char* share = room_for(piece);
-  for (const void* part : pieces_.sources) {
-    std::memcpy(share, static_cast<const char*>(part) + pieces_.offset_of(piece), bytes);
-    share += bytes;
+// Between a part's share of a piece and the room, of which it takes its place.
+void Collective::move(const Part& part, std::size_t piece, char*& room, bool into_room) const {
+  const std::size_t bytes = pieces_.count == 0 ? part.bytes : pieces_.length_of(piece) * pieces_.element_size;
+  char* const share = static_cast<char*>(part.data) + (pieces_.count == 0 ? 0 : pieces_.offset_of(piece));
+  std::memcpy(into_room ? room : share, into_room ? share : room, bytes);
+  room += bytes;
+}
+
+// Copies what the piece sends into its room.
+bool Collective::load(std::size_t piece) {
+  if (pieces_.sources.empty()) {
+    return true;
+  }
+  const MemoryLease::Use use(lease());
+  if (!use) {
+    lease().wait_until_revoked();
+    if (left_ == nullptr) {
+      return false;
+    }
+  }
+  char* room = rooms_of(piece).sent;
+  if (pieces_.in_place) {
+    room += pieces_.own_part * (pieces_.count == 0 ? pieces_.sources.front().bytes : pieces_.length_of(piece) * pieces_.element_size);
+  }
+  for (const Part& part : pieces_.sources) {
+    move(part, piece, room, true);
+  }
+  return true;
+}
+
+// Copies what the piece brought to the caller, unless that has its memory back.
+void Collective::store(std::size_t piece) {
+  if (pieces_.destinations.empty()) {
+    return;
+  }
+  const MemoryLease::Use use(lease());
+  if (!use) {
+    return;
+  }
+  char* room = rooms_of(piece).received;
+  for (const Part& part : pieces_.destinations) {
+    move(part, piece, room, false);
   }
 }
 
-void Collective::unpack(std::size_t piece) {
-  const std::size_t bytes = pieces_.length_of(piece) * pieces_.element_size;
-  const char* share = room_for(piece);
-  for (void* part : pieces_.destinations) {
-    std::memcpy(static_cast<char*>(part) + pieces_.offset_of(piece), share, bytes);
-    share += bytes;
+// What was not sent yet, if it is to be sent: the rooms have the rest.
+void Collective::on_taken_back(After after) {
+  if (after != After::goes_on || pieces_.sources.empty()) {
+    return;
   }
+  std::size_t bytes = 0;
+  for (const Part& part : pieces_.sources) {
+    bytes += part.bytes;
+  }
+  left_ = std::make_unique_for_overwrite<char[]>(bytes);
+  char* copy = left_.get();
+  for (Part& part : pieces_.sources) {
+    std::memcpy(copy, part.data, part.bytes);
+    part.data = copy;
+    copy += part.bytes;
+  }
+}
+
+// UCC is done with the first of the pieces that are under way.
+void Collective::end_first(LoopToken& token) {
+  ucc_collective_finalize(std::exchange(requests_[ended_ % Pieces::kMaxWindow], nullptr));
+  team_->has_moved(token, pieces_.bytes_of_piece());
+}
+
+// A request ends late where a peer comes late, or never.
+bool Collective::is_drained(LoopToken& token) {
+  token.check();
+  while (ended_ < posted_ && ucc_collective_test(requests_[ended_ % Pieces::kMaxWindow]) == UCC_OK) {
+    end_first(token);
+    ++ended_;
+  }
+  return ended_ == posted_;
 }
 
 Op::State Collective::poll(LoopToken& token) {
   token.check();
   const std::size_t before = ended_ + posted_;
   while (ended_ < posted_) {
-    ucc_coll_req_h& request = requests_[ended_ % Pieces::kMaxWindow];
-    const ucc_status_t status = ucc_collective_test(request);
+    const ucc_status_t status = ucc_collective_test(requests_[ended_ % Pieces::kMaxWindow]);
     if (status == UCC_INPROGRESS) {
       break;
     }
     if (status != UCC_OK) {
-      // Whatever UCC calls it: this request and those of other pieces may still use the buffers.
+      // Whatever UCC calls it: this request and those of other pieces may still use the rooms.
       status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_test").message());
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }
-    ucc_collective_finalize(std::exchange(request, nullptr));
-    team_->has_moved(token, pieces_.bytes_of_piece());
-    if (!pieces_.destinations.empty()) {
-      unpack(ended_);
-    }
-    if (pieces_.flow != nullptr) {
+    end_first(token);
+    store(ended_);
+    if (const MemoryLease::Use use(lease()); use && pieces_.flow != nullptr) {
       status_ = pieces_.flow->ended(ended_);
       if (!status_.ok()) {
         return State::ended;
@@ -143,7 +241,8 @@ Op::State Collective::poll(LoopToken& token) {
     ++ended_;
   }
   if (ended_ == total_) {
-    shares_.reset();  // whoever keeps the Work keeps no more than that
+    large_.reset();  // whoever keeps the Work keeps no more than that
+    left_.reset();
   }
   const std::size_t posted = posted_;
   post_pieces(token);

@@ -34,18 +34,28 @@ class PieceFlow {
   virtual Status ended(std::size_t piece) = 0;
 };
 
+// Memory of the caller: all that one rank sends to or receives from another one, or from all.
+struct Part {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 // How much is moved, and how to cut it: an operation whose buffers are worked on element by element can go in pieces. The same
 // on every rank, or the pieces do not match.
 struct Pieces {
-  std::size_t total = 0;         // elements in all
+  std::size_t total = 0;         // elements of each part
   std::size_t count = 0;         // elements of a piece; 0: in one piece
   std::size_t element_size = 1;  // bytes
   unsigned window = 1;           // pieces in flight, 1..kMaxWindow
+  unsigned own_part = 0;         // see in_place
 
-  // The parts of all ranks, `total` elements each, wherever they lie, if a piece has its share of each part: of what is sent, or
-  // of what is received. UCC is given memory of ours then, where the shares lie one after the other.
-  std::vector<const void*> sources{};
-  std::vector<void*> destinations{};
+  // What the caller's memory sends and receives, if UCC may not see it: UCC is then given memory of the operation, a room, in
+  // which the shares that a piece has of the parts lie one after the other. With pieces, all parts have `total` elements. A side
+  // without parts is memory of the operation already: what the arguments say.
+  std::vector<Part> sources{};
+  std::vector<Part> destinations{};
+  // What is sent lies in the room of what is received, as UCC's collectives in place want it: at the place of part `own_part`.
+  bool in_place = false;
 
   // Who fills and empties the buffers meanwhile; it lives as long as they do. Null: they are filled before the operation starts.
   // What it makes wait depends on this rank alone: how the operation is cut does not.
@@ -57,14 +67,15 @@ struct Pieces {
   // Elements of a piece, and the bytes before it.
   std::size_t length_of(std::size_t piece) const { return std::min(count, total - piece * count); }
   std::size_t offset_of(std::size_t piece) const { return piece * count * element_size; }
+  // The most bytes that a piece has of all parts of one side.
+  std::size_t bytes_of(const std::vector<Part>& side) const;
   // The most bytes that a piece moves.
   std::size_t bytes_of_piece() const {
-    const auto parts = std::max<std::size_t>({1, sources.size(), destinations.size()});
-    return element_size * (count == 0 ? total : parts * count);
+    return std::max({element_size * (count == 0 ? total : count), bytes_of(sources), bytes_of(destinations)});
   }
 };
 
-// The buffers behind `args` must live until the operation ended; a request that never ends is leaked.
+// Memory of the caller is named by `pieces`; what else is behind `args` lives until the operation was dropped.
 class Collective : public Op {
  public:
   Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces);
@@ -78,19 +89,31 @@ class Collective : public Op {
   bool is_announced() const final { return team_->all_members_ring(); }
   microseconds patience() const final;
   bool starts_slowly() const final;
+  bool is_drained(LoopToken& token) final;
   Scope& scope() const final { return team_->scope(); }
 
+ protected:
+  void on_taken_back(After after) override;
+
  private:
+  // The rooms of a piece, by side; null where a side has none.
+  struct Rooms {
+    char* sent = nullptr;
+    char* received = nullptr;
+  };
+
   void post_pieces(LoopToken& token);
-  Status post_next(LoopToken& token);
-  char* room_for(std::size_t piece);
-  void pack(std::size_t piece);
-  void unpack(std::size_t piece);
+  bool post_next(LoopToken& token);
+  bool load(std::size_t piece);
+  void store(std::size_t piece);
+  Rooms rooms_of(std::size_t piece);
+  void move(const Part& part, std::size_t piece, char*& room, bool into_room) const;
+  void end_first(LoopToken& token);
   bool all_posted() const { return posted_ == total_; }
 
   const std::shared_ptr<UccTeam> team_;
   const ucc_coll_args_t args_;
-  const Pieces pieces_;
+  Pieces pieces_;
   const std::size_t total_;  // pieces
   std::size_t posted_ = 0;
   std::size_t ended_ = 0;
@@ -99,7 +122,9 @@ class Collective : public Op {
   std::uint64_t errors_before_ = 0;  // in UCC's log, before it began
   bool doubtful_ = false;
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
-  std::unique_ptr<char[]> shares_;                             // of the parts, piece i's at i % window
+  alignas(16) std::array<char, 48> small_{};                   // the rooms, if they fit
+  std::unique_ptr<char[]> large_;                              // else; those of piece i at i % window
+  std::unique_ptr<char[]> left_;  // what was still to be sent when the caller got its memory back
   Status status_;
 };
 

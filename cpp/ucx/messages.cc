@@ -1,5 +1,7 @@
 #include "ucx/messages.h"
 
+#include <algorithm>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <utility>
@@ -9,11 +11,55 @@
 namespace torch_ucc {
 namespace {
 
+// Small messages lie in their slots, which UCX may see: that is faster than its asking for them.
+bool is_small(const Message& message) { return message.memory == UCS_MEMORY_TYPE_HOST && message.bytes <= 32; }
+
 std::string name_of(const Message& message) {
   return (message.peer == Message::kAnyRank ? std::string("any rank") : "rank " + std::to_string(message.peer));
 }
 
 }  // namespace
+
+// A generic datatype: UCX asks for each part of a message, and hands over each part that has arrived, in whatever order.
+// The buffer that UCX is given is the slot.
+struct Messages::Copier {
+  static void* begin_pack(void* /*context*/, const void* slot, std::size_t /*count*/) { return const_cast<void*>(slot); }
+  static void* begin_unpack(void* /*context*/, void* slot, std::size_t /*count*/) { return slot; }
+  static std::size_t packed_size(void* slot) { return static_cast<Slot*>(slot)->message.bytes; }
+
+  static std::size_t pack(void* state, std::size_t offset, void* to, std::size_t room) {
+    auto& slot = *static_cast<Slot*>(state);
+    const std::size_t bytes = std::min(room, slot.message.bytes - offset);
+    const MemoryLease::Use use(slot.op->lease());
+    if (!use) {
+      slot.op->lease().wait_until_revoked();
+    }
+    std::memcpy(to, (slot.copy == nullptr ? static_cast<const char*>(slot.message.data) : slot.copy.get()) + offset, bytes);
+    return bytes;
+  }
+
+  static ucs_status_t unpack(void* state, std::size_t offset, const void* from, std::size_t length) {
+    auto& slot = *static_cast<Slot*>(state);
+    if (offset < slot.message.bytes) {  // a message that is too long is found out at its end
+      if (const MemoryLease::Use use(slot.op->lease()); use) {
+        std::memcpy(static_cast<char*>(slot.message.data) + offset, from, std::min(length, slot.message.bytes - offset));
+      }
+    }
+    return UCS_OK;
+  }
+
+  static void end(void* /*slot*/) {}
+
+  static ucp_datatype_t type() {
+    static const ucp_datatype_t one = [] {
+      const ucp_generic_dt_ops_t calls{begin_pack, begin_unpack, packed_size, pack, unpack, end};
+      ucp_datatype_t made{};
+      throw_if_error(from_ucx(ucp_dt_create_generic(&calls, nullptr, &made), "ucp_dt_create_generic"));
+      return made;
+    }();
+    return one;
+  }
+};
 
 Messages::Messages(std::shared_ptr<Channel> channel, Space space, std::uint32_t tag, const std::vector<Message>& messages,
                    NextRound next_round)
@@ -28,8 +74,9 @@ void Messages::begin(const std::vector<Message>& messages) {
   ended_ = 0;
   bytes_ = 0;
   for (const Message& message : messages) {
-    slots_.push_back({this, message});
+    slots_.emplace_back(this, message);
     bytes_ += message.bytes;
+    direct_ = direct_ || message.memory != UCS_MEMORY_TYPE_HOST;
     for (int rank = 0; message.peer == Message::kAnyRank && rank < channel_->size(); ++rank) {
       announced_ = announced_ && channel_->rings(rank);
     }
@@ -54,7 +101,14 @@ Op::State Messages::poll(LoopToken& token) {
   return posted_ + ended_ == before ? State::in_flight : State::advanced;
 }
 
+// Whether the lease holds, or the operation goes on alone with copies. To be asked before more is sent or received.
+bool Messages::may_touch_memory() { return MemoryLease::Use(lease()) || goes_on_alone(); }
+
 void Messages::begin_next_round() {
+  const MemoryLease::Use use(lease());  // nobody else looks at the messages meanwhile
+  if (!use && !goes_on_alone()) {
+    return;
+  }
   try {
     if (const std::vector<Message> next = next_round_(); !next.empty()) {
       begin(next);
@@ -66,30 +120,50 @@ void Messages::begin_next_round() {
   }
 }
 
+// A message counts as posted before it is known whether it may be: the thread that takes the memory back copies all that are.
 void Messages::post_more(LoopToken& token) {
   while (!broken() && posted_ < slots_.size() && posted_ - ended_ < kWindow) {
-    post(token, slots_[posted_++]);
+    Slot& slot = slots_[posted_++];
+    if (!may_touch_memory()) {
+      --posted_;
+      return;
+    }
+    post(token, slot);
   }
 }
 
 void Messages::post(LoopToken& token, Slot& slot) {
   const Message& message = slot.message;
   UcxWorker& worker = channel_->worker();
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.user_data = &slot;
-  param.memory_type = message.memory;
-  void* request = nullptr;
   const bool receives = message.kind == Message::Kind::receive;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.user_data = &slot;
+  void* data = &slot;
+  std::size_t count = 1;
+  if (message.memory != UCS_MEMORY_TYPE_HOST || is_small(message)) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.memory_type = message.memory;
+    data = is_small(message) ? slot.small.data() : message.data;
+    count = message.bytes;
+  } else {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+    param.datatype = Copier::type();
+  }
+  if (is_small(message) && !receives) {
+    Copier::pack(&slot, 0, data, count);
+  }
+  void* request = nullptr;
   worker.count_posted(token);
   if (!receives) {
     param.cb.send = sent;
     try {
-      request = ucp_tag_send_nbx(channel_->endpoint(token, message.peer), message.data, message.bytes,
+      request = ucp_tag_send_nbx(channel_->endpoint(token, message.peer), data, count,
                                  channel_->tag_from(channel_->rank(), space_, tag_), &param);
     } catch (const StatusError& error) {
       worker.count_ended();
       ++ended_;
+      slot.ended.store(true, std::memory_order_relaxed);
       fail(error.status());
       return;
     }
@@ -97,9 +171,9 @@ void Messages::post(LoopToken& token, Slot& slot) {
     const bool any = message.peer == Message::kAnyRank;
     param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;  // only the callback is told who sent a message that is too long
     param.cb.recv = received;
-    request = ucp_tag_recv_nbx(worker.handle(token), message.data, message.bytes,
-                               channel_->tag_from(any ? 0 : message.peer, space_, tag_),
+    request = ucp_tag_recv_nbx(worker.handle(token), data, count, channel_->tag_from(any ? 0 : message.peer, space_, tag_),
                                any ? TagLayout::kAnySource : TagLayout::kExact, &param);
+    slot.request = request;
   }
   if (request == nullptr || UCS_PTR_IS_ERR(request)) {
     ended(slot, UCS_PTR_STATUS(request), nullptr);
@@ -114,33 +188,90 @@ void Messages::post(LoopToken& token, Slot& slot) {
 
 // Callbacks of UCX: they record, and nothing else.
 void Messages::sent(void* request, ucs_status_t status, void* slot) {
-  const auto& ours = *static_cast<Slot*>(slot);
+  auto& ours = *static_cast<Slot*>(slot);
   ours.op->ended(ours, status, nullptr);
   ucp_request_free(request);
 }
 
 void Messages::received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* slot) {
-  const auto& ours = *static_cast<Slot*>(slot);
+  auto& ours = *static_cast<Slot*>(slot);
   ours.op->ended(ours, status, info);
   ucp_request_free(request);
 }
 
 // `info` is null of a send, and of a receive that could not be posted.
-void Messages::ended(const Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t* info) {
+void Messages::ended(Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t* info) {
   channel_->worker().count_ended();
   ++ended_;
+  slot.ended.store(true, std::memory_order_relaxed);
   const Message& message = slot.message;
+  const bool receives = message.kind == Message::Kind::receive;
   if (info != nullptr && (status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED)) {
     source_ = TagLayout::source_of(info->sender_tag);
     if (status != UCS_OK || info->length != message.bytes) {
       fail(Status(StatusCode::invalid, "the message from rank " + std::to_string(source_) + " has " +
                                            std::to_string(info->length) + " bytes, and " + std::to_string(message.bytes) +
                                            " were to be received"));
+    } else if (is_small(message)) {
+      Copier::unpack(&slot, 0, slot.small.data(), message.bytes);
     }
   } else if (status != UCS_OK) {
-    const bool receives = message.kind == Message::Kind::receive;
     fail(from_ucx(status, (receives ? "receiving from " : "sending to ") + name_of(message)));
   }
+}
+
+void Messages::Slot::make_copy() {
+  if (message.kind == Message::Kind::send && message.memory == UCS_MEMORY_TYPE_HOST && copy == nullptr && !ended.load()) {
+    copy = std::make_unique_for_overwrite<char[]>(message.bytes);
+    std::memcpy(copy.get(), message.data, message.bytes);
+  }
+}
+
+// Of what UCX may read later there is a copy then.
+void Messages::on_taken_back(After after) {
+  const std::size_t read = after == After::goes_on ? slots_.size() : posted_.load();
+  for (std::size_t i = 0; i < read; ++i) {
+    slots_[i].make_copy();
+  }
+}
+
+// Later rounds send what the operation itself makes.
+bool Messages::detach_inputs() {
+  if (direct_ || next_round_) {
+    return false;
+  }
+  if (const MemoryLease::Use use(lease()); use) {
+    for (Slot& slot : slots_) {
+      slot.make_copy();
+    }
+  }
+  return true;
+}
+
+// What has not been matched by a message is taken back from UCX: the callback comes at once.
+void Messages::cancel(LoopToken& token) {
+  for (std::size_t i = 0; i < posted_; ++i) {
+    if (!slots_[i].ended && slots_[i].request != nullptr) {
+      ucp_request_cancel(channel_->worker().handle(token), slots_[i].request);
+    }
+  }
+}
+
+bool Messages::is_drained(LoopToken& token) {
+  token.check();
+  return ended_ == posted_;
+}
+
+// A message to a process that has ended arrives nowhere.
+Op::Need Messages::need_of(const Loss& loss) const {
+  Need need = Need::none;
+  for (const Slot& slot : slots_) {
+    const bool concerned = slot.message.peer == loss.rank || slot.message.peer == Message::kAnyRank;
+    if (concerned && !slot.ended) {
+      need = std::max(need, slot.message.kind == Message::Kind::send ? Need::missing : Need::direct);
+    }
+  }
+  return need;
 }
 
 // The first of the worst: one of the transport hides one of a size.

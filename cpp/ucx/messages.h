@@ -3,6 +3,8 @@
 
 #include <ucp/api/ucp.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,11 +22,11 @@ struct Message {
   static constexpr int kAnyRank = -1;
 
   Kind kind = Kind::send;
-  int peer = 0;          // rank of the group; kAnyRank for a receive from whoever sends first
-  void* data = nullptr;  // `bytes` of it must live until the operation ended
+  int peer = 0;          // rank of the group; kAnyRank for a receive from the rank that sends first
+  void* data = nullptr;  // `bytes` of it, the caller's
   std::size_t bytes = 0;
-  // Where that is: a type that UcxWorker::memory_type() knows. Of host memory UCX believes that; of other it asks its modules,
-  // and takes for the host's what none of them knows.
+  // Where that is: a type that UcxWorker::memory_type() knows. Host memory is copied within a Use of the operation's lease, and
+  // never seen by UCX. Other memory UCX works on itself: it must live until the operation was dropped.
   ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST;
 };
 
@@ -48,16 +50,34 @@ class Messages : public Op {
   Status transport_status() const final { return status_; }
   bool is_announced() const final { return announced_; }
   microseconds patience() const final;
+  Need need_of(const Loss& loss) const override;
+  bool detach_inputs() override;
+  void cancel(LoopToken& token) final;
+  bool is_drained(LoopToken& token) final;
   Scope& scope() const final { return channel_->scope(); }
 
   int source() const final { return source_; }  // of the last receive
 
+ protected:
+  void on_taken_back(After after) override;
+  // Whether UCX works on memory that is not the host's.
+  bool is_direct() const { return direct_; }
+
  private:
-  // Of one message that is under way: UCX's callback finds it by its address.
+  // One message: UCX's callbacks find it by its address.
   struct Slot {
     Messages* op;
     Message message;
+    void* request = nullptr;          // of a receive that is under way
+    std::atomic<bool> ended{false};
+    std::unique_ptr<char[]> copy{};  // what is sent in place of the caller's memory; within a Use of the lease
+    std::array<char, 32> small{};    // what is sent or received, if it fits
+
+    Slot(Messages* messages, const Message& one) : op(messages), message(one) {}
+    Slot(Slot&& other) noexcept : op(other.op), message(other.message) {}  // before it is posted
+    void make_copy();
   };
+  struct Copier;  // UCX's callbacks that copy
 
   static void sent(void* request, ucs_status_t status, void* slot);
   static void received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* slot);
@@ -65,10 +85,11 @@ class Messages : public Op {
   // After a message of a wrong size the others are sent all the same: peers wait for them.
   bool broken() const { return status_.code() == StatusCode::transport; }
   void begin(const std::vector<Message>& messages);
+  bool may_touch_memory();
   void begin_next_round();
   void post_more(LoopToken& token);
   void post(LoopToken& token, Slot& slot);
-  void ended(const Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t* info);
+  void ended(Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t* info);
   void fail(Status status);
 
   const std::shared_ptr<Channel> channel_;
@@ -76,10 +97,11 @@ class Messages : public Op {
   const std::uint32_t tag_;
   const NextRound next_round_;
   std::vector<Slot> slots_;  // of this round; does not move while a message of it is under way
-  std::size_t posted_ = 0;
+  std::atomic<std::size_t> posted_{0};  // read by the thread that takes the memory back
   std::size_t ended_ = 0;
   std::size_t bytes_ = 0;
   bool announced_ = true;
+  bool direct_ = false;
   int source_ = Message::kAnyRank;
   Status status_;
 };

@@ -30,6 +30,9 @@ class FakeOp : public Op {
     microseconds patience{0};
     bool starts_slowly = false;
     std::string waits_for{};            // nothing
+    Need need = Need::relayed;          // of any lost member
+    bool drained = false;               // whether the transport lets go at once of what was given up
+    bool detaches = false;              // whether it copies what it still has to send
     std::function<Status()> finish{};   // in place of finish(), may throw
     std::function<void()> on_start{};   // runs in start(), with the baton
     std::atomic<int>* freed = nullptr;  // counts destructions; must outlive the operation
@@ -73,6 +76,20 @@ class FakeOp : public Op {
   bool is_announced() const override { return plan_.is_announced; }
   microseconds patience() const override { return plan_.patience; }
   bool starts_slowly() const override { return plan_.starts_slowly; }
+  Need need_of(const Loss& /*loss*/) const override { return plan_.need; }
+  void cancel(LoopToken& token) override {
+    token.check();
+    cancels_.fetch_add(1);
+  }
+  bool is_drained(LoopToken& token) override {
+    token.check();
+    return plan_.drained;
+  }
+  void let_go() override { let_go_.fetch_add(1); }
+  bool detach_inputs() override {
+    detached_.fetch_add(plan_.detaches ? 1 : 0);
+    return plan_.detaches;
+  }
   Scope& scope() const override { return plan_.scope == nullptr ? own_scope_ : *plan_.scope; }
   std::string waits_for() const override { return plan_.waits_for; }
   std::string describe() const override { return plan_.name; }
@@ -83,9 +100,16 @@ class FakeOp : public Op {
   int polls() const { return polls_.load(); }
   int announcements() const { return announcements_.load(); }
   int finishes() const { return finishes_.load(); }
+  int cancels() const { return cancels_.load(); }
+  int let_go_calls() const { return let_go_.load(); }
+  int detached() const { return detached_.load(); }
+  int taken_back() const { return taken_back_.load(); }
   bool done() const { return completion().done(); }
   StatusCode code() const { return completion().status().code(); }
   const std::string& message() const { return completion().status().message(); }
+
+ protected:
+  void on_taken_back(After /*after*/) override { taken_back_.fetch_add(1); }
 
  private:
   const Plan plan_;
@@ -95,6 +119,10 @@ class FakeOp : public Op {
   mutable std::atomic<int> announcements_{0};
   std::atomic<int> polls_{0};
   std::atomic<int> finishes_{0};
+  std::atomic<int> cancels_{0};
+  std::atomic<int> let_go_{0};
+  std::atomic<int> taken_back_{0};
+  std::atomic<int> detached_{0};
   std::atomic<bool> end_{false};
 };
 

@@ -57,7 +57,6 @@ TEST(PeerWatch, TellsWhoEnded) {
   std::atomic<int> ended{-1};
   const PeerWatch watch({process(7, first), process(8, second)}, nullptr, [&](const Notice& notice) {
     ended.store(static_cast<int>(notice.peer));
-    return milliseconds(0);
   });
   second.kill();
   EXPECT_TRUE(becomes(ended, 8));  // not yet waited for by its parent
@@ -71,20 +70,8 @@ TEST(PeerWatch, TellsOfAnEndBeforeItBegan) {
   std::atomic<int> calls{0};
   const PeerWatch watch({process(1, sleeper)}, nullptr, [&](const Notice&) {
     calls.fetch_add(1);
-    return milliseconds(0);
   });
   EXPECT_TRUE(becomes(calls, 1));
-}
-
-TEST(PeerWatch, AsksAgainAfterThePauseItIsTold) {
-  const Sleeper sleeper;
-  std::atomic<int> calls{0};
-  const PeerWatch watch({process(1, sleeper)}, nullptr,
-                        [&](const Notice&) { return milliseconds(calls.fetch_add(1) < 2 ? 5 : 0); });
-  sleeper.kill();
-  EXPECT_TRUE(becomes(calls, 3));
-  ::usleep(30000);
-  EXPECT_EQ(calls.load(), 3);
 }
 
 TEST(PeerWatch, IsSilentWhileAllLive) {
@@ -93,7 +80,6 @@ TEST(PeerWatch, IsSilentWhileAllLive) {
   {
     const PeerWatch watch({process(1, sleeper)}, nullptr, [&](const Notice&) {
       calls.fetch_add(1);
-      return milliseconds(0);
     });
     ::usleep(20000);
   }
@@ -102,7 +88,7 @@ TEST(PeerWatch, IsSilentWhileAllLive) {
 }
 
 TEST(PeerWatch, NeedsNobodyToWatch) {
-  const PeerWatch watch({}, nullptr, [](const Notice&) { return milliseconds(0); });
+  const PeerWatch watch({}, nullptr, [](const Notice&) {});
 }
 
 TEST(PeerWatch, DoesNotTellOfWhoLeft) {
@@ -111,7 +97,6 @@ TEST(PeerWatch, DoesNotTellOfWhoLeft) {
   std::atomic<int> sum{0};
   const PeerWatch watch({process(1, left, Ending::left), process(2, died)}, nullptr, [&](const Notice& notice) {
     sum.fetch_add(static_cast<int>(notice.peer));
-    return milliseconds(0);
   });
   left.kill();
   ::usleep(20000);
@@ -131,9 +116,8 @@ struct Pair {
       how.store(static_cast<int>(notice.how));
       peer.store(static_cast<int>(notice.peer));
       calls.fetch_add(1);
-      return milliseconds(0);
     });
-    first = std::make_unique<PeerWatch>(std::move(of_first), std::move(from), [](const Notice&) { return milliseconds(0); });
+    first = std::make_unique<PeerWatch>(std::move(of_first), std::move(from), [](const Notice&) {});
     for (const Deadline limit = hard_limit(); first->unsettled() != 0 && !limit.passed();) {
       ::usleep(1000);
     }

@@ -1,6 +1,7 @@
 // The engine when operations fail, never end, or are given up. `freed` counts operations whose buffers were let go.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -213,7 +214,7 @@ TEST(EngineFailure, AnOperationIsSettledAsSoonAsTheEngineFailed) {
   EXPECT_EQ(op->code(), StatusCode::closed);
 }
 
-TEST(EngineFailure, NothingIsCalledOnWhatWasGivenUp) {
+TEST(EngineFailure, WhatWasGivenUpIsNeitherPolledNorFinished) {
   Rig rig;
   rig.engine.stop_background();  // which may be within a poll meanwhile
   const auto op = rig.post({.polls = FakeOp::kNever});
@@ -234,7 +235,92 @@ TEST(EngineFailure, DrainOfAFailedEngineSaysSo) {
   EXPECT_FALSE(rig.engine.drain(scope, hard_limit()));
 }
 
+// --- memory of the caller ------------------------------------------------------------------------------------------------
+
+TEST(EngineFailure, TheCallersMemoryIsTakenBackBeforeAFailureIsReported) {
+  for (const bool driven : {true, false}) {
+    Scope scope("group");
+    Rig rig;
+    rig.engine.stop_background();
+    const auto op = rig.post({.polls = FakeOp::kNever, .scope = &scope, .deadline = Deadline::after(milliseconds(5))});
+    int taken_back = 0;
+    int let_go = 0;
+    op->completion().on_done([&] {
+      taken_back = op->taken_back();
+      let_go = op->let_go_calls();
+    });
+    {
+      std::optional<BatonHolder> holder;
+      if (!driven) {
+        holder.emplace(rig.engine);
+      }
+      ASSERT_TRUE(rig.wait(*op));
+    }
+    EXPECT_EQ(taken_back, 1);
+    EXPECT_EQ(let_go, 0);
+    EXPECT_EQ(op->let_go_calls(), 1);
+    EXPECT_TRUE(rig.engine.run(make_op({})).ok());
+    EXPECT_EQ(op->taken_back(), 1);
+    EXPECT_EQ(op->cancels(), 1);
+  }
+}
+
+// The result is right then, and the group goes on.
+TEST(EngineFailure, ADeadlineThatPassesWhileTheResultIsStoredDoesNotStrike) {
+  Scope scope("group");
+  Rig rig;
+  rig.engine.stop_background();
+  std::atomic<bool> storing{false};
+  std::atomic<bool> stored{false};
+  const auto op = make_op({.polls = 1,
+                           .scope = &scope,
+                           .deadline = Deadline::after(milliseconds(20)),
+                           .finish = [&] {
+                             storing.store(true);
+                             while (!stored.load()) {
+                               std::this_thread::yield();
+                             }
+                             return Status();
+                           }});
+  std::thread driver([&] { rig.engine.post(op, Follow::waits); });
+  while (!storing.load()) {
+    std::this_thread::yield();
+  }
+  std::thread waiter([&] { EXPECT_TRUE(rig.wait(*op)); });
+  std::this_thread::sleep_for(milliseconds(40));
+  stored.store(true);
+  driver.join();
+  waiter.join();
+  EXPECT_TRUE(op->completion().status().ok());
+  EXPECT_FALSE(scope.failed());
+}
+
+// The caller was interrupted: its peers still count on the operation.
+TEST(EngineFailure, AnOperationThatGoesOnAloneEndsWithoutItsResult) {
+  Rig rig;
+  rig.engine.stop_background();
+  const auto op = rig.post({.name = "allreduce #3", .polls = 50});
+  EXPECT_TRUE(op->take_back(Op::After::goes_on));
+  ASSERT_TRUE(rig.wait(*op));
+  EXPECT_EQ(op->finishes(), 0);
+  EXPECT_EQ(op->code(), StatusCode::closed);
+  EXPECT_EQ(rig.engine.outstanding(), 0U);
+  EXPECT_TRUE(rig.engine.run(make_op({})).ok());
+}
+
 // --- what the network may still touch is never freed ---------------------------------------------------------------------
+
+TEST(EngineFailure, WhatTheTransportLetsGoOfIsDropped) {
+  Scope scope("group");
+  std::atomic<int> freed{0};
+  Rig rig;
+  rig.engine.stop_background();
+  rig.post({.polls = FakeOp::kNever, .scope = &scope, .drained = true, .freed = &freed});
+  rig.post({.polls = FakeOp::kNever, .scope = &scope, .drained = false, .freed = &freed});
+  rig.engine.fail(scope, kInvalid);
+  EXPECT_TRUE(rig.engine.run(make_op({})).ok());
+  EXPECT_EQ(freed.load(), 1);
+}
 
 TEST(EngineFailure, WhatSettledGaveUpOutlivesTheEngine) {
   std::atomic<int> freed{0};

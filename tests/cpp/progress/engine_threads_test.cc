@@ -213,9 +213,7 @@ TEST(EngineThreads, BesideACallerWhoNeverLeavesItAnythingTheBackgroundThreadRest
   };
   std::thread caller([&] {
     while (!over.load()) {
-      const Engine::Attendance here(rig.engine);
-      const auto op = rig.post({.on_start = take_a_while});  // so that it is there to be seen before wait()
-      rig.wait(*op);
+      rig.engine.post_and_wait(make_op({.on_start = take_a_while}), hard_limit());  // it is there to be seen for a while
     }
   });
   EXPECT_TRUE(comes_to_rest());

@@ -18,7 +18,7 @@ constexpr milliseconds kShort{20};
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 struct VerdictRig {
-  explicit VerdictRig(milliseconds verdict) : engine(transport, {}, Bell(), verdict) {}
+  explicit VerdictRig(milliseconds verdict) : engine(transport, {}, Bell(), {.verdict = verdict}) {}
 
   std::shared_ptr<FakeOp> post(FakeOp::Plan plan) {
     auto op = make_op(std::move(plan));

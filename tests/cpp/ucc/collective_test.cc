@@ -88,8 +88,8 @@ namespace torch_ucc {
 namespace {
 
 constexpr std::size_t kElements = 10;
-constexpr Pieces kWhole{.total = kElements, .element_size = sizeof(float)};
-constexpr Pieces kOfFour{.total = kElements, .count = 4, .element_size = sizeof(float), .window = 2};  // 4, 4 and 2
+const Pieces kWhole{.total = kElements, .element_size = sizeof(float)};
+const Pieces kOfFour{.total = kElements, .count = 4, .element_size = sizeof(float), .window = 2};  // 4, 4 and 2
 
 class CollectiveTest : public testing::Test {
  protected:
@@ -220,6 +220,8 @@ TEST_F(CollectiveTest, OfASideThatIsNotThereThereAreNoPieces) {
   }
 }
 
+Part part_of(const std::array<float, kElements>& values) { return {const_cast<float*>(values.data()), sizeof(values)}; }
+
 // Three ranks' parts, which need not lie together.
 struct Parts {
   std::array<std::array<float, kElements>, 3> all{};
@@ -235,7 +237,7 @@ TEST_F(CollectiveTest, APieceIsSentOfTheSharesOfAllParts) {
   const Parts parts;
   Pieces pieces = kOfFour;
   for (const auto& part : parts.all) {
-    pieces.sources.push_back(part.data());
+    pieces.sources.push_back(part_of(part));
   }
   Probe op(team_, args(&source_, &destination_), pieces);
   ASSERT_TRUE(start(op).ok());
@@ -259,7 +261,7 @@ TEST_F(CollectiveTest, APieceThatCameIsSharedOutToAllParts) {
   Pieces pieces = kOfFour;
   for (auto& part : parts.all) {
     part.fill(-1);
-    pieces.destinations.push_back(part.data());
+    pieces.destinations.push_back(part_of(part));
   }
   Probe op(team_, args(&source_, &destination_), pieces);
   ASSERT_TRUE(start(op).ok());
@@ -278,6 +280,133 @@ TEST_F(CollectiveTest, APieceThatCameIsSharedOutToAllParts) {
   }
   EXPECT_EQ(parts.all, expected.all);
 }
+
+// --- memory of the caller ------------------------------------------------------------------------------------------------
+
+// Ranks' values and what UCC is told of them, whole or in pieces.
+class CallersMemory : public CollectiveTest {
+ protected:
+  using Values = std::array<float, kElements>;
+
+  static Values counted_from(float first) {
+    Values values{};
+    std::iota(values.begin(), values.end(), first);
+    return values;
+  }
+  static std::vector<float> seen(const ucc_coll_buffer_info_t& side) {
+    const auto* const begin = static_cast<const float*>(side.buffer);
+    return {begin, begin + side.count};
+  }
+  // UCC doubles every element of a piece, in place, and ends it.
+  static void doubles(std::size_t piece) {
+    const ucc_coll_buffer_info_t& side = ucc.initialised.at(piece).dst.info;
+    auto* const begin = static_cast<float*>(side.buffer);
+    std::transform(begin, begin + side.count, begin, [](float value) { return 2 * value; });
+    ucc.end(piece);
+  }
+  std::shared_ptr<Probe> in_place(Pieces pieces) {
+    pieces.sources = pieces.destinations = {part_of(values_)};
+    pieces.in_place = true;
+    return std::make_shared<Probe>(team_, args(values_.data(), values_.data()), pieces);
+  }
+  static bool is_within(const void* address, const Values& values) {
+    return address >= static_cast<const void*>(values.data()) && address < static_cast<const void*>(values.data() + kElements);
+  }
+
+  Values values_ = counted_from(1);
+};
+
+TEST_F(CallersMemory, IsNeverSeenByUcc) {
+  for (const Pieces& pieces : {kWhole, kOfFour}) {
+    ucc = {};
+    values_ = counted_from(1);
+    const auto op = in_place(pieces);
+    ASSERT_TRUE(start(*op).ok());
+    for (std::size_t piece = 0; piece < pieces.number(); ++piece) {
+      const ucc_coll_args_t& told = ucc.initialised.at(piece);
+      EXPECT_FALSE(is_within(told.src.info.buffer, values_) || is_within(told.dst.info.buffer, values_));
+      EXPECT_EQ(told.src.info.buffer, told.dst.info.buffer);
+      doubles(piece);
+      EXPECT_NE(poll(*op), in_flight);
+    }
+    Values expected = counted_from(1);
+    std::transform(expected.begin(), expected.end(), expected.begin(), [](float value) { return 2 * value; });
+    EXPECT_EQ(values_, expected);
+  }
+}
+
+TEST_F(CallersMemory, TheOwnPartIsSentFromItsPlaceAmongAll) {
+  Parts parts;
+  for (const Pieces& pieces : {kWhole, kOfFour}) {
+    ucc = {};
+    Pieces gathers = pieces;
+    gathers.sources = {part_of(values_)};
+    for (const auto& part : parts.all) {
+      gathers.destinations.push_back(part_of(part));
+    }
+    gathers.in_place = true;
+    gathers.own_part = 1;
+    Probe op(team_, args(nullptr, &destination_), gathers);
+    ASSERT_TRUE(start(op).ok());
+    const ucc_coll_buffer_info_t& side = ucc.initialised.at(0).dst.info;
+    const std::size_t share = pieces.count == 0 ? kElements : pieces.count;
+    const auto* const room = static_cast<const float*>(side.buffer);
+    EXPECT_EQ(std::vector<float>(room + share, room + 2 * share), std::vector<float>(values_.begin(), values_.begin() + share));
+  }
+}
+
+TEST_F(CallersMemory, IsNotTouchedOnceItWasTakenBack) {
+  const auto op = in_place(kOfFour);
+  ASSERT_TRUE(start(*op).ok());
+  EXPECT_TRUE(op->take_back(Op::After::given_up));
+  values_.fill(100);
+  doubles(0);
+  doubles(1);
+  EXPECT_NE(poll(*op), ended);
+  EXPECT_EQ(ucc.posted, 2U) << "a piece was sent of what the caller has now";
+  EXPECT_EQ(values_, (Values{100, 100, 100, 100, 100, 100, 100, 100, 100, 100}));
+}
+
+TEST_F(CallersMemory, WhatItHeldIsSentByAnOperationThatGoesOnAlone) {
+  const auto op = in_place(kOfFour);
+  ASSERT_TRUE(start(*op).ok());
+  EXPECT_TRUE(op->take_back(Op::After::goes_on));
+  values_.fill(100);
+  for (std::size_t piece = 0; piece < 3; ++piece) {
+    const std::vector<float> sent = seen(ucc.initialised.at(piece).src.info);
+    EXPECT_EQ(sent.front(), static_cast<float>(4 * piece + 1));
+    doubles(piece);
+    EXPECT_EQ(poll(*op), piece == 2 ? ended : advanced);
+  }
+  EXPECT_EQ(values_, (Values{100, 100, 100, 100, 100, 100, 100, 100, 100, 100}));
+}
+
+// What a late rank completes after all is finalised, and then nothing of the operation is kept.
+TEST_F(CallersMemory, AnOperationThatWasGivenUpIsDrainedWhenUccHasEndedIt) {
+  const auto op = in_place(kOfFour);
+  ASSERT_TRUE(start(*op).ok());
+  EXPECT_TRUE(op->take_back(Op::After::given_up));
+  with_baton([&](LoopToken& token) {
+    EXPECT_FALSE(op->is_drained(token));
+    ucc.end(0);
+    EXPECT_FALSE(op->is_drained(token));
+    ucc.end(1);
+    EXPECT_TRUE(op->is_drained(token));
+    EXPECT_EQ(context_.outstanding(token), 0U);
+  });
+  EXPECT_EQ(ucc.finalised, (std::vector<std::size_t>{0, 1}));
+}
+
+TEST_F(CallersMemory, ARequestThatFailedIsKept) {
+  const auto op = in_place(kWhole);
+  ASSERT_TRUE(start(*op).ok());
+  EXPECT_TRUE(op->take_back(Op::After::given_up));
+  ucc.end(0, UCC_ERR_NO_MESSAGE);
+  with_baton([&](LoopToken& token) { EXPECT_FALSE(op->is_drained(token)); });
+  EXPECT_TRUE(ucc.finalised.empty());
+}
+
+// --- order of pieces -----------------------------------------------------------------------------------------------------
 
 TEST_F(CollectiveTest, AFewPiecesAreInFlightAtATime) {
   for (const unsigned window : {1U, 3U, Pieces::kMaxWindow}) {
@@ -500,8 +629,8 @@ TEST_F(CollectiveTest, PartsAreReadOnceTheyArrivedAndHoldTheirSharesAtTheEnd) {
   Parts parts;
   Pieces pieces = kOfFour;
   for (auto& part : parts.all) {
-    pieces.sources.push_back(part.data());
-    pieces.destinations.push_back(part.data());
+    pieces.sources.push_back(part_of(part));
+    pieces.destinations.push_back(part_of(part));
   }
   LateFlow flow;
   Probe op(team_, args(&source_, &destination_), through(flow, pieces));
@@ -509,9 +638,9 @@ TEST_F(CollectiveTest, PartsAreReadOnceTheyArrivedAndHoldTheirSharesAtTheEnd) {
   parts.all[1][0] = 77;
   flow.there = 1;
   EXPECT_EQ(poll(op), advanced);
-  auto* const share = static_cast<float*>(ucc.initialised.at(0).src.info.buffer);
+  const auto* const share = static_cast<const float*>(ucc.initialised.at(0).src.info.buffer);
   EXPECT_EQ(share[4], 77);
-  share[4] = 78;
+  static_cast<float*>(ucc.initialised.at(0).dst.info.buffer)[4] = 78;
   float brought = 0;
   flow.at_end = [&] { brought = parts.all[1][0]; };
   ucc.end(0);

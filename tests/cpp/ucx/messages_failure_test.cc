@@ -184,30 +184,121 @@ TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted
   EXPECT_EQ(job.outstanding(0), 0U);
 }
 
-// --- what is left behind -------------------------------------------------------------------------------------------------
+// --- operations that are given up ----------------------------------------------------------------------------------------
 
-// The buffers of a receive that was given up stay, and with them what is told apart by address: a message may still come.
-TEST(MessagesFailure, AMessageForAReceiveThatWasGivenUpIsTakenAndNothingElse) {
-  UcxJob job(2);
-  static Bytes late(64);  // as the engine keeps the operation, the owner of a buffer keeps the buffer
-  Bytes sent = pattern(64, 1);
-  Bytes got(64);
-  const auto scope = std::make_shared<Scope>("closed");
-  auto given_up = job.post(1, {receive_from(0, late)}, {.tag = 1, .channel = job.make_channel(1, UcxJob::kGroup, scope)});
-  job.engine(1).fail(*scope, Status(StatusCode::closed, "the group was closed"));
-  ASSERT_TRUE(job.finish(*given_up));
-  EXPECT_EQ(given_up->status().code(), StatusCode::closed);
-  EXPECT_EQ(job.outstanding(1), 1U);
-  given_up.reset();
-  job.post(0, {send_to(1, sent)}, {.tag = 1});
-  job.post(0, {send_to(1, sent)}, {.tag = 2});
-  job.post(1, {receive_from(0, got)}, {.tag = 2});
-  ASSERT_TRUE(job.finish());
-  EXPECT_EQ(got, sent);
-  EXPECT_EQ(late, sent);
-  EXPECT_EQ(job.outstanding(1), 0U);
-  EXPECT_FALSE(job.any_failed());
+// Gives operations of rank 1 up, as the engine does at a timeout.
+struct GivenUp {
+  explicit GivenUp(UcxJob& the_job) : job(the_job), channel(job.make_channel(1, UcxJob::kGroup, scope)) {}
+
+  void fail() { job.engine(1).fail(*scope, Status(StatusCode::timeout, "too late")); }
+
+  UcxJob& job;
+  const std::shared_ptr<Scope> scope = std::make_shared<Scope>("closed");
+  const std::shared_ptr<Channel> channel;
+};
+
+constexpr std::size_t kFromOneByteToMegabytes[] = {1, 64, 4000, 100000, 5 * kMegabyte};
+
+TEST(MessagesFailure, AMessageThatComesLateIsNotWrittenToMemoryOfTheCaller) {
+  for (const std::size_t size : kFromOneByteToMegabytes) {
+    Bytes sent = pattern(size, 1);
+    Bytes got(size);
+    UcxJob job(2);
+    GivenUp given_up(job);
+    const auto receive = job.post(1, {receive_from(0, got)}, {.tag = 1, .channel = given_up.channel});
+    given_up.fail();
+    ASSERT_TRUE(job.finish(*receive));
+    EXPECT_EQ(job.outstanding(1), 0U) << "UCX took the receive back";
+    const Bytes mine(size, 100);
+    got = mine;
+    job.post(0, {send_to(1, sent)}, {.tag = 1});
+    Bytes marker(1);
+    job.post(0, {send_to(1, marker)}, {.tag = 2});
+    ASSERT_TRUE(job.finish(*job.post(1, {receive_from(0, marker)}, {.tag = 2})));
+    EXPECT_TRUE(got == mine) << size << " bytes";
+  }
 }
+
+// A message that has begun to arrive cannot be taken back from UCX: it is received, and dropped.
+TEST(MessagesFailure, AMessageThatHasBegunToArriveIsNotWrittenToMemoryOfTheCaller) {
+  constexpr std::size_t kSize = 20 * kMegabyte;
+  Bytes sent = pattern(kSize, 1);
+  Bytes got(kSize);
+  UcxJob job(2);
+  GivenUp given_up(job);
+  const auto receive = job.post(1, {receive_from(0, got)}, {.tag = 1, .channel = given_up.channel});
+  job.post(0, {send_to(1, sent)}, {.tag = 1});
+  while (got[0] != sent[0] && !receive->done()) {
+    job.turn();
+  }
+  ASSERT_FALSE(receive->done()) << "it ended within a turn: the test needs a longer message";
+  given_up.fail();
+  ASSERT_TRUE(job.finish(*receive));
+  const Bytes mine(kSize, 100);
+  got = mine;
+  Bytes marker(1);
+  job.post(0, {send_to(1, marker)}, {.tag = 2});
+  job.post(1, {receive_from(0, marker)}, {.tag = 2});
+  ASSERT_TRUE(job.finish());
+  EXPECT_TRUE(got == mine);
+  EXPECT_EQ(job.outstanding(1), 0U);
+}
+
+// The peer gets what was to be sent, or nothing, whatever the caller does with its memory after the error.
+TEST(MessagesFailure, AMessageThatWasGivenUpIsReceivedAsItWas) {
+  for (const std::size_t size : kFromOneByteToMegabytes) {
+    Bytes sent = pattern(size, 1);
+    Bytes got(size);
+    UcxJob job(2);
+    GivenUp given_up(job);
+    const auto send = job.post(1, {send_to(0, sent)}, {.tag = 1, .channel = given_up.channel});
+    given_up.fail();
+    ASSERT_TRUE(job.finish(*send));
+    sent.assign(size, 100);
+    Bytes marker(1);
+    job.post(1, {receive_from(0, marker)}, {.tag = 2});  // so that rank 1 drives
+    const auto receive = job.post(0, {receive_from(1, got)}, {.tag = 1});
+    ASSERT_TRUE(job.finish(*receive));
+    EXPECT_TRUE(receive->status().ok());
+    EXPECT_TRUE(got == pattern(size, 1)) << size << " bytes";
+    job.post(0, {send_to(1, marker)}, {.tag = 2});
+    ASSERT_TRUE(job.finish());
+  }
+}
+
+// --- members that have ended ---------------------------------------------------------------------------------------------
+
+TEST(MessagesFailure, WhatIsNeededOfALostMemberDependsOnTheMessages) {
+  UcxJob job(3);
+  Bytes bytes(8);
+  const auto need = [&](std::vector<Message> messages, int rank) {
+    return Transfer(job.channel(0), Space::user, 0, messages).need_of({rank, Status()});
+  };
+  EXPECT_EQ(need({send_to(1, bytes)}, 1), Op::Need::missing);
+  EXPECT_EQ(need({send_to(1, bytes)}, 2), Op::Need::none);
+  EXPECT_EQ(need({receive_from(1, bytes)}, 1), Op::Need::direct);
+  EXPECT_EQ(need({receive_from(1, bytes)}, 2), Op::Need::none);
+  EXPECT_EQ(need({receive_from(Message::kAnyRank, bytes)}, 2), Op::Need::direct);
+  EXPECT_EQ(need({receive_from(1, bytes), send_to(1, bytes)}, 1), Op::Need::missing);
+}
+
+TEST(MessagesFailure, NothingIsNeededOfALostMemberWhoseMessageHasCome) {
+  UcxJob job(3);
+  Bytes sent = pattern(8, 1);
+  Bytes first(8);
+  Bytes second(8);
+  job.post(1, {send_to(0, sent)});
+  const auto op = job.post(0, {receive_from(1, first), receive_from(2, second)});
+  while (first != sent) {
+    job.turn();
+  }
+  EXPECT_EQ(op->need_of({1, Status()}), Op::Need::none);
+  EXPECT_EQ(op->need_of({2, Status()}), Op::Need::direct);
+  job.post(2, {send_to(0, sent)});
+  ASSERT_TRUE(job.finish());
+}
+
+// --- closing -------------------------------------------------------------------------------------------------------------
 
 // What has ended here needs nothing more from us to reach its peer, who looks for it when it likes.
 TEST(FlushWorker, EndsWhenAllThatWasSentReachesThePeersWithoutUs) {

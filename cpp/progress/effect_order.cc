@@ -1,0 +1,70 @@
+#include "progress/effect_order.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace torch_ucc {
+namespace {
+
+bool any_overlap(const std::vector<Region>& some, const std::vector<Region>& others) {
+  return std::any_of(some.begin(), some.end(), [&](const Region& each) {
+    return std::any_of(others.begin(), others.end(), [&](const Region& other) { return overlap(each, other); });
+  });
+}
+
+}  // namespace
+
+void Effects::add(const Effects& others) {
+  reads.insert(reads.end(), others.reads.begin(), others.reads.end());
+  writes.insert(writes.end(), others.writes.begin(), others.writes.end());
+}
+
+bool conflict(const Effects& a, const Effects& b) {
+  return any_overlap(a.writes, b.writes) || any_overlap(a.writes, b.reads) || any_overlap(a.reads, b.writes);
+}
+
+EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
+  Earlier earlier;
+  const MutexLock lock(mutex_);
+  forget_ended();
+  for (const Entry& entry : entries_) {
+    const std::shared_ptr<Op> op = entry.op.lock();
+    if (op == nullptr) {
+      continue;
+    }
+    const bool writes = any_overlap(entry.effects.writes, effects.writes) || any_overlap(entry.effects.writes, effects.reads);
+    if (writes || (any_overlap(entry.effects.reads, effects.writes) && !op->detach_inputs())) {
+      earlier.push_back(op);
+    }
+  }
+  return earlier;
+}
+
+EffectOrder::Earlier EffectOrder::collectives() {
+  Earlier earlier;
+  const MutexLock lock(mutex_);
+  forget_ended();
+  for (const Entry& entry : entries_) {
+    if (entry.is_collective) {
+      earlier.push_back(entry.op);
+    }
+  }
+  return earlier;
+}
+
+void EffectOrder::add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective) {
+  const MutexLock lock(mutex_);
+  forget_ended();
+  entries_.push_back({op, std::move(effects), is_collective});
+  size_.store(entries_.size(), std::memory_order_release);
+}
+
+void EffectOrder::forget_ended() {
+  std::erase_if(entries_, [](const Entry& entry) {
+    const std::shared_ptr<const Op> op = entry.op.lock();
+    return op == nullptr || op->completion().done();
+  });
+  size_.store(entries_.size(), std::memory_order_release);
+}
+
+}  // namespace torch_ucc
