@@ -1,4 +1,5 @@
-// Whether this process is a copy of one that used UCX and UCC, whose threads and connections do not survive a fork.
+// Whether this process is a copy of one that used UCX and UCC, whose threads and connections do not
+// survive a fork.
 #pragma once
 
 #include <pthread.h>
@@ -17,7 +18,8 @@ inline void mark_forked_children() {
   (void)registered;
 }
 
-// Such a child must not touch what it shares with its parent, not even to clean up: sockets, descriptors, shared memory.
+// Such a child must not touch what it shares with its parent, not even to clean up: sockets,
+// descriptors, shared memory.
 inline bool in_forked_child() { return detail::is_forked_child.load(std::memory_order_relaxed); }
 
 }  // namespace torch_ucc

@@ -7,12 +7,14 @@
 
 namespace torch_ucc {
 
-// An operation copies from and to its caller's memory only within a Use; one thread at a time has one. A thread
-// that ends the operation before its result is stored revokes the lease first: afterwards no Use succeeds, and the
-// memory belongs to the caller again. All members may be called from any thread.
+// An operation copies from and to its caller's memory only within a Use; one thread at a time has
+// one. A thread that ends the operation before its result is stored revokes the lease first:
+// afterwards no Use succeeds, and the memory belongs to the caller again. All members may be called
+// from any thread.
 class MemoryLease {
  public:
-  // Holds the memory for its lifetime; false if the lease was revoked. Waits for the Use of another thread.
+  // Holds the memory for its lifetime; false if the lease was revoked. Waits for the Use of another
+  // thread.
   class Use {
    public:
     explicit Use(MemoryLease& lease) : lease_(lease), held_(lease.begin()) {}
@@ -26,7 +28,8 @@ class MemoryLease {
 
     explicit operator bool() const { return held_; }
 
-    // The result is stored, and the operation is about to complete: revoke() does nothing from now on. Only if held.
+    // The result is stored, and the operation is about to complete: revoke() does nothing from now
+    // on. Only if held.
     void settle() { lease_.state_.fetch_or(kSettled, std::memory_order_release); }
 
    private:
@@ -38,9 +41,9 @@ class MemoryLease {
   MemoryLease(const MemoryLease&) = delete;
   MemoryLease& operator=(const MemoryLease&) = delete;
 
-  // Waits for a Use that is under way, which lasts as long as one copy, then calls `last_look` while the memory is
-  // still untouched by its caller. Of several threads one calls it, and all return after it. False if the lease was
-  // settled: the operation completes in another thread.
+  // Waits for a Use that is under way, which lasts as long as one copy, then calls `last_look`
+  // while the memory is still untouched by its caller. Of several threads one calls it, and all
+  // return after it. False if the lease was settled: the operation completes in another thread.
   template <typename LastLook>
   bool revoke(LastLook&& last_look) {
     if ((state_.fetch_or(kRevoked, std::memory_order_acq_rel) & kRevoked) == 0) {

@@ -10,7 +10,8 @@ namespace {
 class BoundedSum {
  public:
   void add(std::uint64_t coefficient, std::uint64_t most) {
-    const auto same = std::find_if(terms_.begin(), terms_.end(), [&](const Term& each) { return each.coefficient == coefficient; });
+    const auto same =
+        std::find_if(terms_.begin(), terms_.end(), [&](const Term& each) { return each.coefficient == coefficient; });
     if (coefficient == 0 || most == 0) {
       return;
     }
@@ -75,8 +76,8 @@ std::uintptr_t Region::end() const {
   return end;
 }
 
-// The address of a byte of `a` is that of one of `b` if their distance is a sum of steps of `a` and of steps of `b` from its end
-// backwards.
+// The address of a byte of `a` is that of one of `b` if their distance is a sum of steps of `a` and
+// of steps of `b` from its end backwards.
 bool overlap(const Region& a, const Region& b) {
   if (a.item == 0 || b.item == 0 || a.space != b.space || a.begin >= b.end() || b.begin >= a.end()) {
     return false;

@@ -15,15 +15,16 @@ struct Region {
   };
 
   std::uintptr_t begin = 0;
-  std::size_t item = 0;      // bytes; 0: the region is empty
-  std::vector<Dim> dims{};   // none: one item
-  std::uint32_t space = 0;   // regions of different address spaces have nothing in common
+  std::size_t item = 0;     // bytes; 0: the region is empty
+  std::vector<Dim> dims{};  // none: one item
+  std::uint32_t space = 0;  // regions of different address spaces have nothing in common
 
   // One past the last byte.
   std::uintptr_t end() const;
 };
 
-// Exact. Where the answer would take too long to find, which takes strides that no views of one tensor have, it is true.
+// Exact. Where the answer would take too long to find, which takes strides that no views of one
+// tensor have, it is true.
 bool overlap(const Region& a, const Region& b);
 
 }  // namespace torch_ucc

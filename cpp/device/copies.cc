@@ -67,7 +67,7 @@ void Copies::keep_for_the_way_back(const at::Tensor& tensor) const {
 // pieces. How the operation is cut is the same on all ranks; how the copies are is this rank's own business.
 void Copies::follow(Prepared& prepared) {
   Pieces& pieces = prepared.pieces;
-  if (pieces.count == 0 || prepared.load || prepared.store) {
+  if (pieces.count == 0 || !prepared.loads.empty() || prepared.store) {
     return;
   }
   const auto may_block = [](const Twin& twin) { return !is_plain(twin.tensor) || !twin.block.is_pinned(); };
@@ -116,13 +116,21 @@ void Copies::each_of(const Twin& twin, std::size_t slice, const Copy& copy) cons
   }
 }
 
-void Copies::begin() {
+void Copies::come_behind_caller() {
+  called_.emplace(Fence::current_stream(device_));
+  called_->raise();
+}
+
+void Copies::begin(bool after_others) {
   const OutOfSight out_of_sight;
-  Fence called(Fence::current_stream(device_));
-  called.raise();
   const c10::Stream& stream = arrived_.front()->stream();
   const c10::StreamGuard guard(stream);
-  called.block(stream);
+  called_->block(stream);
+  if (after_others) {
+    Fence others(done_->stream());
+    others.raise();
+    others.block(stream);
+  }
   try {
     for (std::size_t slice = 0; slice < arrived_.size(); ++slice) {
       for (const Twin& twin : twins_) {
@@ -165,6 +173,16 @@ void Copies::end() {
   while (back_ < arrived_.size()) {
     bring_back_next();
   }
+}
+
+void Copies::stop() {
+  if (done_->raised()) {
+    return;
+  }
+  if (arrived_.back()->raised()) {
+    arrived_.back()->block(done_->stream());
+  }
+  done_->raise();
 }
 
 void Copies::bring_back_next() {

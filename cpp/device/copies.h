@@ -57,8 +57,12 @@ class Copies final : public PieceFlow {
   void follow(Prepared& prepared);
   bool in_slices() const { return cut_.has_value(); }
 
-  // Queues the copies to the host behind all that the calling thread has queued on its current stream. Does not block.
-  void begin();
+  // The copies to the host come behind all that the calling thread has queued on its current
+  // stream.
+  void come_behind_caller();
+  // Queues them. Does not block. Any thread, once. `after_others`: also behind the copies back of
+  // operations that have ended.
+  void begin(bool after_others = false);
   // Whether the slice of a piece is there, and so all that was queued before begin(). In one slice it is that of every piece.
   std::optional<Status> arrived(std::size_t piece) override;
   // Whether the answer was no when it was last asked for. Any thread.
@@ -67,6 +71,8 @@ class Copies final : public PieceFlow {
   Status ended(std::size_t piece) override;
   // Queues the copies back that are not queued yet. Does not block. Any thread, once.
   void end();
+  // No copy is queued from now on; done() comes behind those that are. Not beside end() or ended().
+  void stop();
 
   // Behind the copies back.
   const std::shared_ptr<Fence>& done() const { return done_; }
@@ -95,12 +101,13 @@ class Copies final : public PieceFlow {
   bool overlaps_by(std::size_t part) const;
 
   const c10::Device device_;
+  std::optional<Fence> called_;
   const std::shared_ptr<Fence> done_;
   std::vector<std::shared_ptr<Fence>> arrived_;  // by slice
   std::vector<Twin> twins_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_host_;
   std::optional<Cut> cut_;  // in one slice without
-  std::size_t back_ = 0;    // slices whose copies back are queued
+  std::size_t back_ = 0;    // slices whose copies back are queued, or will not be
   std::atomic<bool> hold_up_{false};
   std::shared_ptr<Direct> direct_;
 };

@@ -1,8 +1,33 @@
 #include "device/staged_op.h"
 
+#include <exception>
 #include <optional>
+#include <utility>
 
 namespace torch_ucc {
+
+StagedOp::StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, std::shared_ptr<Turns> turns,
+                   std::shared_ptr<Waiting> waiting, EffectOrder::Earlier after)
+    : OpDecorator(std::move(op)),
+      copies_(std::move(copies)),
+      turns_(std::move(turns)),
+      waiting_(std::move(waiting)),
+      after_(std::move(after)),
+      follows_others_(!after_.empty()) {
+  waiting_->fetch_add(1, std::memory_order_relaxed);
+  if (follows_others_) {
+    const std::shared_ptr<const Op> first = after_.front().lock();
+    first_of_these_ = first == nullptr ? "an earlier operation" : first->describe();
+  }
+}
+
+StagedOp::~StagedOp() { count_begun(); }
+
+void StagedOp::count_begun() {
+  if (const std::shared_ptr<Waiting> waiting = std::exchange(waiting_, nullptr)) {
+    waiting->fetch_sub(1, std::memory_order_relaxed);
+  }
+}
 
 Status StagedOp::start(LoopToken& token) {
   ticket_ = turns_->take(token);
@@ -19,13 +44,13 @@ Op::State StagedOp::poll(LoopToken& token) {
     }
     status_ = begin(token);
     if (status_.ok()) {
-      op_->announce();
+      inner().announce();
     }
     return status_.ok() ? State::advanced : State::ended;
   }
   const State state = poll_begun(token);
   if (state == State::ended) {
-    status_ = op_->transport_status();
+    status_ = inner().transport_status();
     if (direct() != nullptr && status_.code() != StatusCode::transport) {
       direct()->end(token);  // else the libraries may be at work still
     }
@@ -35,13 +60,34 @@ Op::State StagedOp::poll(LoopToken& token) {
 
 Op::State StagedOp::poll_begun(LoopToken& token) {
   if (direct() == nullptr) {
-    return op_->poll(token);
+    return inner().poll(token);
   }
   const Direct::OnDevice current(token, *direct());
-  return op_->poll(token);
+  return inner().poll(token);
+}
+
+bool StagedOp::earlier_have_ended() {
+  std::erase_if(after_, [](const std::weak_ptr<const Op>& each) {
+    const std::shared_ptr<const Op> op = each.lock();
+    return op == nullptr || op->completion().done();
+  });
+  return after_.empty();
 }
 
 bool StagedOp::has_arrived() {
+  if (!has_followed_ && status_.ok()) {
+    if (!earlier_have_ended()) {
+      return false;
+    }
+    has_followed_ = true;
+    if (follows_others_ && copies_ != nullptr) {
+      try {
+        copies_->begin(/*after_others=*/true);
+      } catch (const std::exception& error) {
+        status_ = Status(StatusCode::transport, std::string("its device failed: ") + error.what());
+      }
+    }
+  }
   if (!arrived_ && status_.ok()) {
     const std::optional<Status> arrived = copies_ == nullptr ? Status() : copies_->arrived(0);
     arrived_ = arrived && arrived->ok();
@@ -53,13 +99,14 @@ bool StagedOp::has_arrived() {
 // Later ones need not wait for the end of this one, nor if it cannot begin.
 Status StagedOp::begin(LoopToken& token) {
   begun_ = true;
+  count_begun();
   turns_->pass(token);
   if (direct() == nullptr) {
-    return op_->start(token);
+    return inner().start(token);
   }
   direct()->begin(token, copies_->stream());
   const Direct::OnDevice current(token, *direct());
-  Status started = op_->start(token);
+  Status started = inner().start(token);
   if (!started.ok()) {
     direct()->end(token);
   }
@@ -67,7 +114,7 @@ Status StagedOp::begin(LoopToken& token) {
 }
 
 Status StagedOp::finish() {
-  Status status = op_->finish();
+  Status status = inner().finish();
   if (status.ok() && copies_ != nullptr) {
     copies_->end();
   }
@@ -76,23 +123,39 @@ Status StagedOp::finish() {
 
 void StagedOp::announce() const {
   if (begun_) {
-    op_->announce();
+    inner().announce();
   }
 }
 
 bool StagedOp::is_announced() const {
   const bool is_there = copies_ == nullptr || !copies_->in_slices();  // nobody rings when a slice arrives
-  return begun_.load(std::memory_order_relaxed) && is_there && op_->is_announced();
+  return begun_.load(std::memory_order_relaxed) && is_there && inner().is_announced();
+}
+
+void StagedOp::cancel(LoopToken& token) {
+  if (begun_) {
+    OpDecorator::cancel(token);
+  }
+}
+
+void StagedOp::on_taken_back(After after) {
+  OpDecorator::on_taken_back(after);
+  if (copies_ != nullptr) {
+    copies_->stop();
+  }
 }
 
 std::string StagedOp::waits_for() const {
   if (begun_) {
     return copies_ != nullptr && copies_->hold_up()
                ? "the rest of its data to come from " + copies_->device().str() + ", and a part of it was sent"
-               : op_->waits_for();
+               : inner().waits_for();
+  }
+  if (!has_followed_) {
+    return "an earlier operation of its group on the same memory (" + first_of_these_ + "), and nothing of it was sent";
   }
   return arrived_ || copies_ == nullptr
-             ? "an earlier operation of the group, which waits for its stream"
+             ? "an earlier operation of the group, which has not begun"
              : "what was queued on its stream of " + copies_->device().str() + ", and nothing of it was sent";
 }
 

@@ -1,6 +1,7 @@
-// An operation on stand-ins: begins once they hold what the device had, or the first slice of it, and brings back what they hold
-// at its end that its pieces have not brought back before. One on tensors of the device itself begins at the same place of its
-// stream, and posts everything when it begins.
+// An operation that cannot begin at once: its data has still to come from a device to stand-ins on
+// the host, or an earlier operation has to end first. It brings back what the stand-ins hold at its
+// end that its pieces have not brought back before. One on tensors of the device itself begins at
+// the same place of its stream, and posts everything when it begins.
 #pragma once
 
 #include <atomic>
@@ -10,47 +11,55 @@
 #include <utility>
 
 #include "device/copies.h"
-#include "progress/op.h"
+#include "progress/effect_order.h"
+#include "progress/op_decorator.h"
 #include "progress/turns.h"
 
 namespace torch_ucc {
 
-// The operations of a group begin in the order in which they were called, whatever they come behind: so those on the host take
-// part in the turns as well, without copies, once the group has seen a device.
-class StagedOp final : public Op {
+// The operations of a group begin in the order in which they were called: those that are called
+// while one has not begun are made to wait in the same way, even if nothing else holds them back.
+class StagedOp final : public OpDecorator {
  public:
-  // `copies` have begun, or are null. `turns` are those of the group.
-  StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, std::shared_ptr<Turns> turns)
-      : op_(std::move(op)), copies_(std::move(copies)), turns_(std::move(turns)) {
-    set_recording(op_->recording());
-  }
+  // How many of a group have not begun.
+  using Waiting = std::atomic<int>;
+
+  // `copies` may be null, and have begun if `after` is empty. `turns` are those of the group.
+  StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, std::shared_ptr<Turns> turns, std::shared_ptr<Waiting> waiting,
+           EffectOrder::Earlier after);
+  ~StagedOp() override;
 
   Status start(LoopToken& token) override;
   State poll(LoopToken& token) override;
   Status transport_status() const override { return status_; }
-  Status doubt() const override { return op_->doubt(); }
-  int source() const override { return op_->source(); }
   Status finish() override;
   void announce() const override;
   bool is_announced() const override;
-  microseconds patience() const override { return op_->patience(); }
-  bool starts_slowly() const override { return copies_ == nullptr && op_->starts_slowly(); }
+  bool starts_slowly() const override { return copies_ == nullptr && OpDecorator::starts_slowly(); }
   std::string waits_for() const override;
-  Scope& scope() const override { return op_->scope(); }
-  void record_wait(Clock::time_point since) const override { op_->record_wait(since); }
-  void record_end(StatusCode result) const override { op_->record_end(result); }
-  std::string describe() const override { return op_->describe(); }
+  bool detach_inputs() override { return copies_ == nullptr && OpDecorator::detach_inputs(); }
+  void cancel(LoopToken& token) override;
+  bool is_drained(LoopToken& token) override { return !begun_ || OpDecorator::is_drained(token); }
+
+ protected:
+  void on_taken_back(After after) override;
 
  private:
   Direct* direct() const { return copies_ == nullptr ? nullptr : copies_->direct(); }
   bool has_arrived();
+  bool earlier_have_ended();
+  void count_begun();
   Status begin(LoopToken& token);
   State poll_begun(LoopToken& token);
 
-  const std::shared_ptr<Op> op_;
   const std::shared_ptr<Copies> copies_;
   const std::shared_ptr<Turns> turns_;
+  std::shared_ptr<Waiting> waiting_;  // until it has begun
+  EffectOrder::Earlier after_;        // those that may not have ended
+  const bool follows_others_;
+  std::string first_of_these_;  // for the report of a timeout
   std::uint64_t ticket_ = 0;
+  std::atomic<bool> has_followed_{false};  // those before it have ended
   std::atomic<bool> arrived_{false};
   std::atomic<bool> begun_{false};
   Status status_;

@@ -22,13 +22,15 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
     needed = needed || prepared->path != Path::nothing || prepared->store;
     if (is_native()) {
       queue_on_device(*prepared);
+    } else {
+      prepared->see_through();
     }
   }
   if (needed) {
     if (all.size() == 1) {  // of several nothing says which stand-in is whose
       copies_->follow(*all.front());
     }
-    copies_->begin();
+    copies_->come_behind_caller();
   }
   return needed ? copies_ : nullptr;
 }

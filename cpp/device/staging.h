@@ -54,8 +54,9 @@ class Staging {
   // Of the tensor that went through from a device, if one did.
   std::optional<ucs_memory_type_t> memory() const { return memory_; }
 
-  // Once the call was found to be right: the copies to the host are under way. The inputs and outputs of `prepared`, which is
-  // all that the call is made of, become the caller's own tensors again. Null if no device has to do with the call.
+  // Once the call was found to be right: the copies to the host come behind what the caller has
+  // queued so far, and can begin. The inputs and outputs of `prepared`, which is all that the call
+  // is made of, become the caller's own tensors again. Null if no device has to do with the call.
   std::shared_ptr<Copies> begin(c10::ArrayRef<Prepared*> prepared);
 
  private:

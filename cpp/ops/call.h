@@ -31,9 +31,7 @@ struct Call {
   std::optional<ucc_memory_type_t> device_memory{};
 
   ucc_memory_type_t memory() const { return device_memory.value_or(UCC_MEMORY_TYPE_HOST); }
-  bool is_message() const {
-    return op->type == c10d::OpType::SEND || op->type == c10d::OpType::RECV || op->type == c10d::OpType::RECVANYSOURCE;
-  }
+  bool is_message() const { return operation::is_message(*op); }
 
   // "all_reduce seq 7 of group 'default_pg' on rank 0 of 2", "send to rank 1 tag 5 seq 2 of ..."
   std::string describe() const;

@@ -123,7 +123,7 @@ class CheckedOp::Check final : public Messages {
 
 CheckedOp::CheckedOp(const Call& call, const Fingerprint& mine, std::shared_ptr<Op> op, std::shared_ptr<UccTeam> team,
                      std::shared_ptr<Channel> channel)
-    : call_(call), op_(std::move(op)), team_(std::move(team)), exchange_(std::make_shared<Exchange>()) {
+    : OpDecorator(std::move(op)), team_(std::move(team)), exchange_(std::make_shared<Exchange>()) {
   exchange_->mine = mine;
   NextRound answer;
   if (call.group->rank == 0) {
@@ -143,9 +143,9 @@ Status CheckedOp::start(LoopToken& token) {
 // The calls that were compared start in the order in which they were made, as they would have without.
 Op::State CheckedOp::poll(LoopToken& token) {
   if (checked_) {
-    const State state = op_->poll(token);
+    const State state = inner().poll(token);
     if (state == State::ended) {
-      status_ = op_->transport_status();
+      status_ = inner().transport_status();
     }
     return state;
   }
@@ -161,14 +161,28 @@ Op::State CheckedOp::poll(LoopToken& token) {
   if (status_.ok()) {
     status_ = exchange_->result();
   }
-  if (!status_.ok() || op_ == nullptr) {
+  if (!status_.ok()) {
     return State::ended;
   }
-  status_ = op_->start(token);
+  status_ = inner().start(token);
   if (status_.ok()) {
-    op_->announce();
+    inner().announce();
   }
   return status_.ok() ? State::advanced : State::ended;
+}
+
+// The messages of the check ring by themselves.
+void CheckedOp::announce() const {
+  if (checked_) {
+    OpDecorator::announce();
+  }
+}
+
+void CheckedOp::cancel(LoopToken& token) {
+  check_->cancel(token);
+  if (checked_) {
+    OpDecorator::cancel(token);
+  }
 }
 
 }  // namespace torch_ucc

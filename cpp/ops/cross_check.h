@@ -3,13 +3,14 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "ops/call.h"
 #include "ops/prepared.h"
-#include "progress/op.h"
+#include "progress/op_decorator.h"
 #include "ucc/team.h"
 #include "ucx/channel.h"
 #include "ucx/messages.h"
@@ -35,33 +36,31 @@ struct Fingerprint {
 
 // Every rank tells rank 0, which compares and answers: two messages a rank, before the operation starts. A call that differs ends
 // with an error (invalid) that shows both, on all ranks, and nothing of the operation was sent.
-class CheckedOp final : public Op {
+class CheckedOp final : public OpDecorator {
  public:
-  // `op` null: the call sends nothing, but must still be the same on all ranks.
   CheckedOp(const Call& call, const Fingerprint& mine, std::shared_ptr<Op> op, std::shared_ptr<UccTeam> team,
             std::shared_ptr<Channel> channel);
 
   Status start(LoopToken& token) override;
   State poll(LoopToken& token) override;
   Status transport_status() const override { return status_; }
-  Status doubt() const override { return op_ ? op_->doubt() : Status(); }
-  Status finish() override { return op_ ? op_->finish() : Status(); }
-  Scope& scope() const override { return team_->scope(); }
-  microseconds patience() const override { return op_ ? op_->patience() : microseconds(0); }
-  bool is_announced() const override { return op_ ? op_->is_announced() : check_->is_announced(); }
-  std::string describe() const override { return op_ ? op_->describe() : call_.describe(); }
+  bool starts_slowly() const override { return false; }
+  void announce() const override;
+  std::string waits_for() const override { return checked_ ? OpDecorator::waits_for() : std::string(); }
+  void cancel(LoopToken& token) override;
+  bool is_drained(LoopToken& token) override {
+    return check_->is_drained(token) && (!checked_ || OpDecorator::is_drained(token));
+  }
 
  private:
   struct Exchange;
   class Check;
 
-  const Call call_;
-  const std::shared_ptr<Op> op_;
   const std::shared_ptr<UccTeam> team_;
   const std::shared_ptr<Exchange> exchange_;
   std::unique_ptr<Messages> check_;
   std::uint64_t ticket_ = 0;
-  bool checked_ = false;
+  std::atomic<bool> checked_{false};
   Status status_;
 };
 

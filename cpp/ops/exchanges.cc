@@ -34,9 +34,9 @@ class Moves {
   explicit Moves(ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST) : memory_(memory) {}
 
   void send(int peer, const at::Tensor& tensor) {
-    at::Tensor source = plain(tensor);
+    at::Tensor source = plain_source(prepared_, tensor);
     prepared_.messages.push_back(send_of(peer, source, 0, bytes_of(source)));
-    prepared_.buffers.push_back(std::move(source));
+    keep(std::move(source));
   }
 
   void receive(int peer, const at::Tensor& tensor) {
@@ -45,13 +45,14 @@ class Moves {
     if (!landing.is_same(tensor)) {
       copy(tensor, landing);
     }
-    prepared_.buffers.push_back(std::move(landing));
+    keep(std::move(landing));
   }
 
   // Once everything has come.
   void copy(const at::Tensor& destination, const at::Tensor& source) { copies_.emplace_back(destination, source); }
 
   void set_root(std::int64_t root) { prepared_.root = root; }
+  Held& held() { return prepared_; }
 
   Prepared finish(Payload payload, Tensors inputs, Tensors outputs) {
     for (Message& message : prepared_.messages) {
@@ -72,6 +73,11 @@ class Moves {
   }
 
  private:
+  // UCX works on the memory of a device itself.
+  void keep(at::Tensor tensor) {
+    (memory_ == UCS_MEMORY_TYPE_HOST ? prepared_.callers : prepared_.buffers).push_back(std::move(tensor));
+  }
+
   const ucs_memory_type_t memory_;  // of all messages
   Prepared prepared_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
@@ -90,8 +96,9 @@ bool is_one_memory(const at::Tensor& a, const at::Tensor& b) {
   return is_plain(a) && is_plain(b) && source_of(a) == source_of(b) && a.numel() == b.numel();
 }
 
-// Inputs that share a storage with an output are copied first: what comes may be written over what is still to be sent.
-Tensors apart_from(const Tensors& outputs, const Tensors& inputs) {
+// Inputs that share a storage with an output are copied as the operation begins: what comes may be
+// written over what is still to be sent.
+Tensors apart_from(Held& held, const Tensors& outputs, const Tensors& inputs) {
   std::vector<const void*> written;
   written.reserve(outputs.size());
   for (const at::Tensor& output : outputs) {
@@ -100,10 +107,9 @@ Tensors apart_from(const Tensors& outputs, const Tensors& inputs) {
   std::sort(written.begin(), written.end());
   Tensors apart;
   apart.reserve(inputs.size());
-  const c10::InferenceMode below_autograd(true);
   for (const at::Tensor& input : inputs) {
     const bool shared = input.numel() != 0 && std::binary_search(written.begin(), written.end(), input.storage().data());
-    apart.push_back(shared ? input.clone() : input);
+    apart.push_back(shared ? copied_source(held, input) : input);
   }
   return apart;
 }
@@ -185,7 +191,10 @@ Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memo
   check_message(call);
   Moves moves(memory.value_or(UCS_MEMORY_TYPE_HOST));
   moves.send(call.peer, tensor);
-  return moves.finish(payload_of(tensor), {}, Tensors(1, tensor));
+  Prepared prepared = moves.finish(payload_of(tensor), {}, Tensors(1, tensor));
+  prepared.reads_outputs = true;
+  prepared.writes_outputs = false;
+  return prepared;
 }
 
 Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory) {
@@ -212,21 +221,26 @@ Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs,
     return moves.finish(payload_of(input), {input}, {});
   }
   const Tensors& parts = one_per_rank(call, outputs, "the outputs");
-  for (int rank = 0; rank < call.group->size; ++rank) {
-    const at::Tensor& part = parts[static_cast<std::size_t>(rank)];
+  for (const at::Tensor& part : parts) {
     check_sendable(call, part, "an output");
     check_writable(call, part, "an output");
     check_same_type(call, part, input);
+  }
+  const Landings landings(parts);
+  for (int rank = 0; rank < call.group->size; ++rank) {
+    const at::Tensor& part = landings.tensors[static_cast<std::size_t>(rank)];
     if (rank != call.group->rank) {
       moves.receive(rank, part);
       continue;
     }
     check_own_part(call, part, input);
     if (!is_one_memory(part, input)) {
-      moves.copy(part, apart_from(parts, inputs).front());
+      moves.copy(part, apart_from(moves.held(), parts, inputs).front());
     }
   }
-  return moves.finish(payload_of(input), {input}, parts);
+  Prepared prepared = moves.finish(payload_of(input), {input}, parts);
+  landings.bring_back(prepared, parts);
+  return prepared;
 }
 
 Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, std::int64_t root) {
@@ -256,7 +270,7 @@ Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs
     }
     check_own_part(call, output, part);
     if (!is_one_memory(output, part)) {
-      moves.copy(output, apart_from({output}, {part}).front());  // it may lie across two inputs
+      moves.copy(output, apart_from(moves.held(), {output}, {part}).front());  // it may lie across two inputs
     }
   }
   return moves.finish(payload_of_all(parts), parts, {output});
@@ -279,16 +293,19 @@ Prepared prepare_alltoall(const Call& call, Tensors& outputs, Tensors& inputs) {
   }
   const auto own = static_cast<std::size_t>(call.group->rank);
   check_own_part(call, outputs[own], inputs[own]);
-  const Tensors sources = apart_from(outputs, inputs);
   Moves moves;
+  const Landings landings(outputs);
+  const Tensors sources = apart_from(moves.held(), outputs, inputs);
   in_steps(call, [&](int to, int from) {
-    moves.receive(from, outputs[static_cast<std::size_t>(from)]);
+    moves.receive(from, landings.tensors[static_cast<std::size_t>(from)]);
     moves.send(to, sources[static_cast<std::size_t>(to)]);
   });
-  if (!is_one_memory(outputs[own], inputs[own])) {
-    moves.copy(outputs[own], sources[own]);
+  if (!is_one_memory(landings.tensors[own], inputs[own])) {
+    moves.copy(landings.tensors[own], sources[own]);
   }
-  return moves.finish(payload_of_all(inputs), inputs, outputs);
+  Prepared prepared = moves.finish(payload_of_all(inputs), inputs, outputs);
+  landings.bring_back(prepared, outputs);
+  return prepared;
 }
 
 Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tensor& input,
@@ -307,9 +324,9 @@ Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tenso
   const std::vector<std::size_t> sent_at = offsets_of(sent);
   const std::vector<std::size_t> received_at = offsets_of(received);
   const c10::InferenceMode below_autograd(true);
-  const at::Tensor source = plain(apart_from({output}, {input}).front());
-  const at::Tensor landing = landing_for(output);
   Prepared prepared;
+  const at::Tensor source = plain_source(prepared, apart_from(prepared, {output}, {input}).front());
+  const at::Tensor landing = landing_for(output);
   in_steps(call, [&](int to, int from) {
     const auto t = static_cast<std::size_t>(to);
     const auto f = static_cast<std::size_t>(from);
@@ -320,7 +337,7 @@ Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tenso
   prepared.payload = payload_of(input);
   prepared.inputs.push_back(input);
   prepared.outputs.push_back(output);
-  prepared.keep(source, landing, output);
+  prepared.callers.append({source, landing});
   prepared.store = [source, landing, output, to = received_at[own], from = sent_at[own], bytes = sent[own]] {
     if (bytes != 0) {
       std::memcpy(static_cast<char*>(data_of(landing)) + to, static_cast<const char*>(source_of(source)) + from, bytes);

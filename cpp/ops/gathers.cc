@@ -8,7 +8,8 @@
 
 namespace torch_ucc {
 
-Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root, std::int64_t root_tensor) {
+Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root, std::int64_t root_tensor,
+                           const Settings& settings) {
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
   check_sendable(call, tensor, "the tensor");
   check_root(call, root, root_tensor);
@@ -20,10 +21,12 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
   prepared.payload = payload_of(tensor);
   prepared.root = root;
   prepared.outputs.push_back(tensor);
+  prepared.reads_outputs = is_root;
+  prepared.writes_outputs = !is_root;
   if (tensor.numel() == 0 || call.group->size == 1) {
     return prepared;
   }
-  at::Tensor buffer = is_root ? plain(tensor) : landing_for(tensor);
+  const at::Tensor buffer = is_root ? plain_source(prepared, tensor) : landing_for(tensor);
   prepared.path = Path::collective;
   prepared.args = broadcast_args(is_root ? const_cast<void*>(source_of(buffer)) : data_of(buffer), bytes_of(buffer),
                                  static_cast<int>(root), call.memory());
@@ -31,30 +34,47 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
   if (!is_root && !buffer.is_same(tensor)) {
     prepared.store = [buffer, tensor] { copy_into(tensor, buffer); };
   }
-  prepared.keep(std::move(buffer), tensor);
+  if (call.device_memory) {
+    Held::keep(prepared.buffers, buffer);
+    return prepared;
+  }
+  if (bytes_of(buffer) > settings.segment_bytes) {
+    prepared.pieces.count = settings.segment_bytes;
+    prepared.pieces.window = settings.segment_window;
+  }
+  prepared.pieces.in_place = true;
+  is_root ? prepared.shield({buffer}, {}) : prepared.shield({}, {buffer});
   return prepared;
 }
 
 namespace {
 
-// `all` is contiguous, holds the ranks' parts one after the other, and may be where `mine` lies already.
-void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, const at::Tensor& mine) {
+// `all` is contiguous, holds the ranks' parts one after the other, and is a buffer of the operation
+// or of the caller. In the memory of a device, which UCC works on itself, it may be where `mine`
+// lies already.
+void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, bool is_buffer, const at::Tensor& mine) {
   const std::size_t bytes = bytes_of(mine);
   char* const begin = static_cast<char*>(data_of(all));
   char* const slot = begin + bytes * static_cast<std::size_t>(call.group->rank);
-  at::Tensor source = plain(mine);
-  const bool in_place = source_of(source) == slot;
-  if (!in_place && shares_memory(source, all)) {
-    const c10::InferenceMode below_autograd(true);
-    source = source.clone();  // part of the output, at another rank's place
+  at::Tensor source = plain_source(prepared, mine);
+  const bool in_place = call.device_memory && source_of(source) == slot;
+  if (call.device_memory && !in_place && shares_memory(source, all)) {
+    source = copied_source(prepared, source);  // part of the output, at another rank's place
   }
   prepared.path = Path::collective;
   prepared.args = allgather_args(in_place ? nullptr : source_of(source), begin, bytes, call.group->size, call.memory());
   prepared.pieces.total = bytes_of(all);
-  prepared.keep(all, std::move(source));
+  if (is_buffer || call.device_memory) {
+    Held::keep(prepared.buffers, all);
+  }
+  if (call.device_memory) {
+    Held::keep(prepared.buffers, std::move(source));
+  } else {
+    prepared.shield({source}, is_buffer ? Tensors() : Tensors{all});
+  }
 }
 
-// The same where the parts differ in size.
+// The same where the parts differ in size, into a buffer.
 void gather_uneven_into(Prepared& prepared, const Call& call, const at::Tensor& all, const at::Tensor& mine,
                         const Tensors& parts) {
   std::uint64_t at = 0;
@@ -63,12 +83,17 @@ void gather_uneven_into(Prepared& prepared, const Call& call, const at::Tensor& 
     prepared.displacements.push_back(at);
     at += bytes_of(part);
   }
-  const at::Tensor source = plain(mine);
+  const at::Tensor source = plain_source(prepared, mine);
   prepared.path = Path::collective;
   prepared.args = allgatherv_args(source_of(source), bytes_of(source), data_of(all), prepared.counts.data(),
                                   prepared.displacements.data(), call.memory());
   prepared.pieces.total = at;
-  prepared.keep(all, source);
+  Held::keep(prepared.buffers, all);
+  if (call.device_memory) {
+    Held::keep(prepared.buffers, source);
+  } else {
+    prepared.shield({source}, {});
+  }
 }
 
 // Into parts of one size, wherever they lie, in pieces that have `share` bytes of each.
@@ -78,21 +103,18 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
   for (const at::Tensor& part : parts) {
     landings.push_back(landing_for(part));
   }
-  at::Tensor source = plain(mine);
+  at::Tensor source = plain_source(prepared, mine);
   for (std::size_t rank = 0; rank < landings.size(); ++rank) {
     const bool in_place = rank == own && source_of(source) == source_of(landings[rank]);
     if (!in_place && shares_memory(source, landings[rank])) {
-      source = source.clone();  // a piece that came would change what is still to be sent
+      source = copied_source(prepared, source);  // a piece that came would change what is still to be sent
     }
-    prepared.pieces.destinations.push_back(data_of(landings[rank]));
   }
   prepared.path = Path::collective;
   prepared.args = allgather_args(source_of(source), data_of(landings.front()), bytes_of(source), call.group->size, call.memory());
   prepared.pieces.total = bytes_of(source);
   prepared.pieces.count = share;
-  prepared.buffers.append(parts.begin(), parts.end());
-  prepared.buffers.append(landings.begin(), landings.end());
-  prepared.keep(source);
+  prepared.shield({source}, landings);
   const auto landed = [](const at::Tensor& part, const at::Tensor& landing) { return landing.is_same(part); };
   if (std::equal(parts.begin(), parts.end(), landings.begin(), landed)) {
     return;
@@ -108,7 +130,7 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
 
 }  // namespace
 
-Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input) {
+Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input, const Settings& settings) {
   check_sendable(call, input, "the input");
   check_sendable(call, output, "the output");
   check_writable(call, output, "the output");
@@ -124,10 +146,15 @@ Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor
   if (input.numel() == 0) {
     return prepared;
   }
+  const c10::InferenceMode below_autograd(true);
   const at::Tensor all = landing_for(output);
-  gather_into(prepared, call, all, input);
-  if (!all.is_same(output)) {
-    prepared.keep(output);
+  const bool is_buffer = !all.is_same(output);
+  if (const std::size_t share = call.device_memory ? 0 : share_of(bytes_of(input), call.group->size, settings)) {
+    gather_in_pieces(prepared, call, all.view({-1}).split(input.numel()), input, share);
+  } else {
+    gather_into(prepared, call, all, is_buffer, input);
+  }
+  if (is_buffer) {
     prepared.store = [all, output] { copy_into(output, all); };
   }
   return prepared;
@@ -159,18 +186,18 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
     return prepared;
   }
   const c10::InferenceMode below_autograd(true);
-  const auto bytes = static_cast<std::size_t>(total) * static_cast<std::size_t>(input.element_size());
-  if (const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, bytes, settings) : 0) {
-    gather_in_pieces(prepared, call, parts, input, share);
+  const Landings landings(parts);
+  if (const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, settings) : 0) {
+    gather_in_pieces(prepared, call, landings.tensors, input, share);
+    landings.bring_back(prepared, parts);
     return prepared;
   }
   const at::Tensor all = at::empty({total}, input.options());
   if (even) {
-    gather_into(prepared, call, all, input);
+    gather_into(prepared, call, all, true, input);
   } else {
     gather_uneven_into(prepared, call, all, input, parts);
   }
-  prepared.buffers.append(parts.begin(), parts.end());
   prepared.store = [all, parts] {
     std::int64_t at = 0;
     for (const at::Tensor& part : parts) {

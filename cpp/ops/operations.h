@@ -76,6 +76,11 @@ inline constexpr const Operation& kReduceScatterTensorCoalesced = named("reduce_
 inline constexpr const Operation& kScatter = named("scatter");
 inline constexpr const Operation& kSend = named("send");
 
+// Whether a call of it is between two ranks, and counted apart from the group's collectives.
+constexpr bool is_message(const Operation& op) {
+  return op.type == OpType::SEND || op.type == OpType::RECV || op.type == OpType::RECVANYSOURCE;
+}
+
 // A number for each, the same in every process of this build.
 constexpr std::uint16_t index_of(const Operation& op) { return static_cast<std::uint16_t>(&op - kTable.data()); }
 

@@ -1,8 +1,12 @@
 #include "ops/prepared.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
+#include <tuple>
+#include <utility>
 
+#include "ops/effects.h"
 #include "ops/tensor_span.h"
 
 namespace torch_ucc {
@@ -16,14 +20,110 @@ std::string Payload::describe() const {
 
 Payload payload_of(const at::Tensor& tensor, const char* reduce_op) { return {tensor.scalar_type(), tensor.numel(), reduce_op}; }
 
+namespace {
+
+Part part_of(const at::Tensor& tensor) {
+  return {const_cast<void*>(source_of(tensor)), bytes_of(tensor)};  // const_cast: sources are only read
+}
+
+}  // namespace
+
+void Prepared::shield(const Tensors& sources, const Tensors& destinations) {
+  for (const auto& [tensors, parts] : {std::pair(&sources, &pieces.sources), std::pair(&destinations, &pieces.destinations)}) {
+    for (const at::Tensor& tensor : *tensors) {
+      parts->push_back(part_of(tensor));
+      keep(callers, tensor);
+    }
+  }
+  whole_sides_ = sources.size() <= 1 && destinations.size() <= 1;
+}
+
+void Prepared::isolate() {
+  std::vector<std::tuple<void*, at::Tensor, std::size_t>> landed;  // where to, from where, bytes
+  const auto buffer_of = [this](std::size_t bytes) {
+    const c10::InferenceMode below_autograd(true);
+    return buffers.emplace_back(at::empty({static_cast<std::int64_t>(bytes)}, at::kByte));
+  };
+  const auto isolate_source = [&](void*& data, std::size_t bytes) {
+    const at::Tensor copy = buffer_of(bytes);
+    loads.emplace_back([copy, from = data, bytes] { std::memcpy(data_of(copy), from, bytes); });
+    data = data_of(copy);
+  };
+  const auto isolate_destination = [&](void*& data, std::size_t bytes) {
+    const at::Tensor landing = buffer_of(bytes);
+    landed.emplace_back(data, landing, bytes);
+    data = data_of(landing);
+  };
+  for (Message& message : messages) {
+    message.kind == Message::Kind::send ? isolate_source(message.data, message.bytes)
+                                        : isolate_destination(message.data, message.bytes);
+  }
+  for (Part& part : pieces.sources) {
+    isolate_source(part.data, part.bytes);
+  }
+  for (Part& part : pieces.destinations) {
+    isolate_destination(part.data, part.bytes);
+  }
+  if (!landed.empty()) {
+    store = [landed = std::move(landed), rest = std::move(store)] {
+      for (const auto& [data, landing, bytes] : landed) {
+        std::memcpy(data, source_of(landing), bytes);
+      }
+      if (rest) {
+        rest();
+      }
+    };
+  }
+}
+
+void Prepared::see_through() {
+  if (whole_sides_) {
+    pieces.sources.clear();
+    pieces.destinations.clear();
+    pieces.in_place = false;
+  }
+}
+
+Landings::Landings(const Tensors& outputs) : tensors(outputs), are_others(share_memory(outputs)) {
+  const c10::InferenceMode below_autograd(true);
+  for (std::size_t i = 0; are_others && i < outputs.size(); ++i) {
+    tensors[i] = at::empty(outputs[i].sizes(), outputs[i].options());
+  }
+}
+
+void Landings::bring_back(Prepared& prepared, const Tensors& outputs) const {
+  prepared.outputs = outputs;
+  if (are_others) {
+    prepared.store = [stored = std::move(prepared.store), outputs, landings = tensors] {
+      if (stored) {
+        stored();
+      }
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        copy_into(outputs[i], landings[i]);
+      }
+    };
+  }
+}
+
+at::Tensor copied_source(Held& held, const at::Tensor& tensor) {
+  const c10::InferenceMode below_autograd(true);
+  at::Tensor copy = at::empty(tensor.sizes(), tensor.options());
+  held.loads.emplace_back([tensor, copy] { copy_into(copy, tensor); });
+  Held::keep(held.buffers, copy);
+  return copy;
+}
+
+at::Tensor plain_source(Held& held, const at::Tensor& tensor) { return is_plain(tensor) ? tensor : copied_source(held, tensor); }
+
 // What malloc has kept it gives again without page faults, which would take most of the time of a large operation.
-std::size_t share_of(std::size_t part, int ranks, std::size_t scratch, const Settings& settings) {
-  constexpr std::size_t kMuch = 16 << 20;       // does not stay in the cache; from 32 MiB on malloc never keeps it
-  constexpr std::size_t kLeast = 256 << 10;     // less takes longer than page faults do
-  constexpr std::size_t kMostAtOnce = 8 << 20;  // of all ranks
+std::size_t share_of(std::size_t part, int ranks, const Settings& settings) {
+  constexpr std::size_t kLeast = 256 << 10;      // less takes longer than page faults do
+  constexpr std::size_t kMostAtOnce = 16 << 20;  // of all ranks
+  constexpr std::size_t kAligned = 4 << 10;
   const auto parts = static_cast<std::size_t>(ranks);
-  const std::size_t share = std::max(settings.segment_bytes / parts, kLeast);
-  return scratch >= kMuch && part > share && share * parts <= kMostAtOnce ? share : 0;
+  const std::size_t wanted = std::max(settings.segment_bytes / parts, std::min(kLeast, kMostAtOnce / parts));
+  const std::size_t share = std::max(wanted / kAligned, std::size_t{1}) * kAligned;
+  return part > share && part * parts > settings.segment_bytes ? share : 0;
 }
 
 void check_root(const Call& call, std::int64_t root, std::int64_t root_tensor) {

@@ -118,25 +118,30 @@ void decode(const at::Tensor& values, const ReduceRule& rule, int divisor) {
   }
 }
 
-// What is to be reduced: the tensor itself where that is possible, else a buffer that is loaded from it.
-at::Tensor staged(Prepared& prepared, const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op,
-                  const ReduceRule& rule) {
+// What is to be reduced: the caller's own memory where that is possible, else a buffer that is
+// loaded from it.
+struct Staged {
+  at::Tensor values;
+  bool is_buffer;
+};
+
+Staged staged(Prepared& prepared, const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op, const ReduceRule& rule) {
   if (is_reducible(tensor, rule)) {
-    return tensor;
+    return {tensor, false};
   }
   const c10::InferenceMode below_autograd(true);
   at::Tensor values = at::empty(tensor.sizes(), tensor.options().dtype(rule.compute));
-  prepared.load = [tensor, values, encode = Encoder(call, op, rule)] {
+  prepared.loads.emplace_back([tensor, values, encode = Encoder(call, op, rule)] {
     const c10::InferenceMode below_autograd(true);
     copy_into(values, tensor);
     encode(values);
-  };
-  return values;
+  });
+  return {values, true};
 }
 
 // The same of several tensors, one after the other: their own memory if it is that already.
-at::Tensor staged_together(Prepared& prepared, const Call& call, const Tensors& tensors, const c10d::ReduceOp& op,
-                           const ReduceRule& rule) {
+Staged staged_together(Prepared& prepared, const Call& call, const Tensors& tensors, const c10d::ReduceOp& op,
+                       const ReduceRule& rule) {
   const c10::InferenceMode below_autograd(true);
   std::int64_t total = 0;
   bool adjacent = true;
@@ -149,10 +154,10 @@ at::Tensor staged_together(Prepared& prepared, const Call& call, const Tensors& 
     end = begin == nullptr ? nullptr : begin + bytes_of(tensor);
   }
   if (adjacent && tensors.front().numel() != 0) {
-    return tensors.front().as_strided({total}, {1});
+    return {tensors.front().as_strided({total}, {1}), false};
   }
   at::Tensor values = at::empty({total}, tensors.front().options().dtype(rule.compute));
-  prepared.load = [tensors, values, encode = Encoder(call, op, rule)] {
+  prepared.loads.emplace_back([tensors, values, encode = Encoder(call, op, rule)] {
     const c10::InferenceMode below_autograd(true);
     std::int64_t at = 0;
     for (const at::Tensor& tensor : tensors) {
@@ -160,8 +165,8 @@ at::Tensor staged_together(Prepared& prepared, const Call& call, const Tensors& 
       at += tensor.numel();
     }
     encode(values);
-  };
-  return values;
+  });
+  return {values, true};
 }
 
 // In the memory of a device it goes whole: each piece would cost it several launches of kernels.
@@ -203,9 +208,27 @@ bool are_even(const std::vector<std::uint64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](std::uint64_t count) { return count == counts.front(); });
 }
 
+// Has UCC see what belongs to the operation, and rooms in place of what belongs to the caller. UCC
+// works on the memory of a device itself.
+void share_out(Prepared& prepared, const Call& call, const Tensors& sources, const Tensors& destinations,
+               bool are_sources_buffers, bool are_destinations_buffers) {
+  for (const auto& [tensors, are_buffers] :
+       {std::pair(&sources, are_sources_buffers), std::pair(&destinations, are_destinations_buffers)}) {
+    if (are_buffers || call.device_memory) {
+      for (const at::Tensor& tensor : *tensors) {
+        Held::keep(prepared.buffers, tensor);
+      }
+    }
+  }
+  if (!call.device_memory) {
+    prepared.shield(are_sources_buffers ? Tensors() : sources, are_destinations_buffers ? Tensors() : destinations);
+  }
+}
+
 // `all` holds the ranks' parts one after the other, `counts` elements each; this rank's result goes to `output`.
-void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& output, const at::Tensor& all,
+void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& output, const Staged& staged,
                      std::vector<std::uint64_t> counts, const ReduceRule& rule) {
+  const at::Tensor& all = staged.values;
   const at::Tensor mine = landing_of(output, {all}, rule);
   const auto total = static_cast<std::size_t>(all.numel());
   const bool even = are_even(counts);
@@ -217,7 +240,7 @@ void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& out
                                               rule.op, call.memory());
   prepared.pieces.total = total;
   prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
-  prepared.keep(all, mine, output);
+  share_out(prepared, call, {all}, {mine}, staged.is_buffer, !mine.is_same(output));
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 
@@ -232,21 +255,23 @@ void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::T
   prepared.pieces.total = count;
   prepared.pieces.element_size = static_cast<std::size_t>(mine.element_size());
   prepared.pieces.count = share / prepared.pieces.element_size;
-  for (const at::Tensor& part : parts) {
-    prepared.pieces.sources.push_back(source_of(part));
-  }
-  prepared.buffers.append(parts.begin(), parts.end());
-  prepared.keep(mine, output);
+  prepared.shield(parts, {mine});  // also what is the operation's: UCC is given the shares of a piece one after the other
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 
-// UCC's ring takes three times a part as scratch memory.
 std::size_t share_to_scatter(const at::Tensor& output, const Call& call, const ReduceRule& rule, const Settings& settings) {
-  if (call.device_memory) {
-    return 0;
-  }
   const std::size_t part = static_cast<std::size_t>(output.numel()) * c10::elementSize(rule.compute);
-  return share_of(part, call.group->size, 3 * part, settings);
+  return call.device_memory ? 0 : share_of(part, call.group->size, settings);
+}
+
+// All of what is reduced in place: in a room, or in a buffer of the operation.
+void reduce_in_place(Prepared& prepared, const Call& call, const at::Tensor& tensor, const Staged& staged, bool is_written) {
+  if (staged.is_buffer || call.device_memory) {
+    Held::keep(prepared.buffers, staged.values);
+  } else {
+    prepared.pieces.in_place = is_written;
+    prepared.shield({tensor}, is_written ? Tensors{tensor} : Tensors());
+  }
 }
 
 }  // namespace
@@ -266,15 +291,16 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
   prepared.outputs.push_back(tensor);
+  prepared.reads_outputs = true;
   if (tensor.numel() == 0) {
     return prepared;
   }
-  at::Tensor buffer = staged(prepared, call, tensor, op, rule);
+  const Staged buffer = staged(prepared, call, tensor, op, rule);
   prepared.path = Path::collective;
-  prepared.pieces = pieces_of(buffer, call, settings);
-  prepared.args = allreduce_in_place_args(data_of(buffer), prepared.pieces.total, rule.datatype, rule.op, call.memory());
-  prepared.store = stored(tensor, buffer, rule, call.group->size);
-  prepared.keep(std::move(buffer), tensor);
+  prepared.pieces = pieces_of(buffer.values, call, settings);
+  prepared.args = allreduce_in_place_args(data_of(buffer.values), prepared.pieces.total, rule.datatype, rule.op, call.memory());
+  prepared.store = stored(tensor, buffer.values, rule, call.group->size);
+  reduce_in_place(prepared, call, tensor, buffer, true);
   return prepared;
 }
 
@@ -292,18 +318,20 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   prepared.payload = payload_of(tensor, reduce_op_name(op));
   prepared.root = root;
   prepared.outputs.push_back(tensor);
+  prepared.reads_outputs = true;
+  prepared.writes_outputs = is_root;
   if (tensor.numel() == 0) {
     return prepared;
   }
-  at::Tensor buffer = staged(prepared, call, tensor, op, rule);
+  const Staged buffer = staged(prepared, call, tensor, op, rule);
   prepared.path = Path::collective;
-  prepared.pieces = pieces_of(buffer, call, settings);
-  prepared.args = reduce_args(is_root ? data_of(buffer) : const_cast<void*>(source_of(buffer)), prepared.pieces.total,
-                              rule.datatype, rule.op, static_cast<int>(root), is_root, call.memory());
+  prepared.pieces = pieces_of(buffer.values, call, settings);
+  prepared.args = reduce_args(is_root ? data_of(buffer.values) : const_cast<void*>(source_of(buffer.values)),
+                              prepared.pieces.total, rule.datatype, rule.op, static_cast<int>(root), is_root, call.memory());
   if (is_root) {
-    prepared.store = stored(tensor, buffer, rule, call.group->size);
+    prepared.store = stored(tensor, buffer.values, rule, call.group->size);
   }
-  prepared.keep(std::move(buffer), tensor);
+  reduce_in_place(prepared, call, tensor, buffer, is_root);
   return prepared;
 }
 
@@ -325,10 +353,10 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
   if (input.numel() == 0) {
     return prepared;
   }
-  const at::Tensor all = staged(prepared, call, input, op, rule);
+  const Staged all = staged(prepared, call, input, op, rule);
   if (const std::size_t share = share_to_scatter(output, call, rule, settings)) {
     const c10::InferenceMode below_autograd(true);
-    scatter_reduced_in_pieces(prepared, call, output, all.view({-1}).split(output.numel()), share, rule);
+    scatter_reduced_in_pieces(prepared, call, output, all.values.view({-1}).split(output.numel()), share, rule);
     return prepared;
   }
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(call.group->size), static_cast<std::uint64_t>(output.numel()));
@@ -368,8 +396,8 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
     const bool as_they_lie =
         std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return is_reducible(part, rule); });
     scatter_reduced_in_pieces(prepared, call, output,
-                              as_they_lie ? parts : staged_together(prepared, call, parts, op, rule).split(output.numel()), share,
-                              rule);
+                              as_they_lie ? parts : staged_together(prepared, call, parts, op, rule).values.split(output.numel()),
+                              share, rule);
     return prepared;
   }
   scatter_reduced(prepared, call, output, staged_together(prepared, call, parts, op, rule), std::move(counts), rule);

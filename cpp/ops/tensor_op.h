@@ -17,21 +17,30 @@
 
 namespace torch_ucc {
 
-// `Transport` is what carries it. Keeps the tensors alive until the network is done with them: for ever, if the engine gives the
-// operation up.
+// `Transport` is what carries it. Keeps the tensors of the caller alive until it ends, and its
+// buffers until it is dropped.
 template <typename Transport>
 class TensorOp final : public Transport {
  public:
   template <typename... Args>
   TensorOp(Call call, Held&& held, Args&&... args)
-      : Transport(std::forward<Args>(args)...), call_(std::move(call)), held_(std::move(held)) {}
+      : Transport(std::forward<Args>(args)...),
+        call_(std::move(call)),
+        is_plain_(held.loads.empty() && !held.store),
+        held_(std::move(held)) {}
 
   // What is to be sent may have come only now, from a device.
   Status start(LoopToken& token) override {
-    try {
-      held_.fill();
-    } catch (const std::exception& error) {
-      return Status(StatusCode::transport, std::string("what it sends could not be loaded: ") + error.what());
+    {
+      const MemoryLease::Use use(this->lease());
+      if (!use && !this->goes_on_alone()) {
+        return Status(StatusCode::closed, "its caller has its memory back");
+      }
+      try {
+        held_.fill();
+      } catch (const std::exception& error) {
+        return Status(StatusCode::transport, std::string("what it sends could not be loaded: ") + error.what());
+      }
     }
     return Transport::start(token);
   }
@@ -43,13 +52,32 @@ class TensorOp final : public Transport {
     return {};
   }
 
+  // A member that has not called a collective before it ended has sent nothing of it.
+  Op::Need need_of(const Loss& loss) const override {
+    return !call_.is_message() && loss.last_called < call_.seq ? Op::Need::missing : Transport::need_of(loss);
+  }
+
+  // Not what is read by functions of its own.
+  bool detach_inputs() override { return is_plain_ && Transport::detach_inputs(); }
+
+  void let_go() override { held_.let_go(); }
+
   std::string describe() const override {
     const std::string payload = held_.payload.describe();
     return call_.describe() + (payload.empty() ? "" : " (" + payload + ")");
   }
 
+ protected:
+  void on_taken_back(Op::After after) override {
+    if (after == Op::After::goes_on) {
+      held_.fill();
+    }
+    Transport::on_taken_back(after);
+  }
+
  private:
   const Call call_;
+  const bool is_plain_;
   Held held_;
 };
 // malloc keeps what is no larger at hand for the next one.
@@ -63,7 +91,12 @@ class Local : public Op {
   Status start(LoopToken& /*token*/) override { return {}; }
   State poll(LoopToken& /*token*/) override { return State::ended; }
   Status transport_status() const override { return {}; }
+  Need need_of(const Loss& /*loss*/) const override { return Need::none; }
+  bool is_drained(LoopToken& /*token*/) override { return true; }
   Scope& scope() const override { return team_->scope(); }
+
+ protected:
+  void on_taken_back(After /*after*/) override {}
 
  private:
   const std::shared_ptr<UccTeam> team_;

@@ -51,6 +51,16 @@ void check_dense(const Call& call, const at::Tensor& tensor, const char* what) {
   if (tensor.is_quantized()) {
     refuse_unsupported(call, std::string(what) + " is quantized: send its int_repr()");
   }
+  const std::size_t needed =
+      tensor.is_contiguous()
+          ? static_cast<std::size_t>(tensor.storage_offset() * tensor.element_size()) + bytes_of(tensor)
+          : at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), static_cast<std::size_t>(tensor.element_size()),
+                                             static_cast<std::size_t>(tensor.storage_offset()));
+  if (tensor.numel() != 0 && tensor.storage().nbytes() < needed) {
+    refuse_value(call, std::string(what) + " " + shape_text(tensor) + " needs a storage of " + std::to_string(needed) +
+                           " bytes, and its own has " + std::to_string(tensor.storage().nbytes()) +
+                           ": it was freed or made smaller, by untyped_storage().resize_()");
+  }
 }
 
 void check_sendable(const Call& call, const at::Tensor& tensor, const char* what) {

@@ -36,7 +36,7 @@ inline std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); 
 
 // Whether the bytes of the tensor, one after the other, are its elements: contiguous, with no conjugation or negation pending.
 inline bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
-// The tensor itself if it is plain, else a plain copy.
+// The tensor itself if it is plain, else a plain copy of what it holds now.
 at::Tensor plain(const at::Tensor& tensor);
 
 // Where the data of a tensor can be received: the tensor itself if it is plain, else a plain one of its shape.

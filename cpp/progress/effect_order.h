@@ -27,8 +27,9 @@ class EffectOrder {
  public:
   using Earlier = std::vector<std::weak_ptr<const Op>>;
 
-  // Those in flight that have to end before an operation with these effects begins. A message that is only still to be sent from
-  // memory that the operation writes need not end: it is sent from a copy.
+  // Those in flight that have to end before an operation with these effects begins. A message that
+  // is only still to be sent from memory that the operation writes need not end: it is sent from a
+  // copy.
   Earlier before(const Effects& effects);
 
   // All in flight that were added as collectives.

@@ -216,8 +216,9 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   in_flight_.push_back(std::move(op));
 }
 
-// A transport notices the end of a peer by its own connections, and the news who it was comes a moment later. Until then the
-// engine reports neither an error that names nobody nor a success that may be none.
+// A transport notices the end of a peer by its own connections, and the news who it was comes a
+// moment later. Until then the engine reports neither an error that names nobody nor a success that
+// may be none.
 void Engine::suspect(LoopToken& token, std::shared_ptr<Op> op, Status status, bool ended_well) {
   baton_.assert_held();
   if (status.code() == StatusCode::transport && losses_.verdict.count() != 0) {
@@ -418,7 +419,8 @@ void Engine::abandon_failed(LoopToken& token) {
   });
 }
 
-// Takes the caller's memory back at once, so that what the transport still does with the operation stays within its buffers.
+// Takes the caller's memory back at once, so that what the transport still does with the operation
+// stays within its buffers.
 void Engine::abandon(LoopToken& token, std::shared_ptr<Op> op) {
   baton_.assert_held();
   op->take_back(Op::After::given_up);
@@ -491,7 +493,8 @@ Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const
   return status;
 }
 
-// Of an operation that the transport ended well. Nothing if another thread took the caller's memory back and ends it.
+// Of an operation that the transport ended well. Nothing if another thread took the caller's memory
+// back and ends it.
 std::optional<Status> Engine::result_of(Op& op) {
   MemoryLease::Use use(op.lease());
   if (!use) {

@@ -1,10 +1,12 @@
-// The one place where operations advance. Owns the baton, the intake, the operations in flight and the background thread.
+// The one place where operations advance. Owns the baton, the intake, the operations in flight and
+// the background thread.
 //
-// Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that a small operation ends
-// without a thread hop; what starts slowly and is not waited for he leaves in the intake. The background thread drives only
-// while something was posted, no thread waits and the baton is free. Nobody sleeps with the baton in hand, and
-// nobody waits for it: who does not get it leaves the operation in the intake, or sleeps on the bell and tries again. Completions
-// and finish() run after the baton was given back.
+// Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that
+// a small operation ends without a thread hop; what starts slowly and is not waited for he leaves
+// in the intake. The background thread drives only while something was posted, no thread waits and
+// the baton is free. Nobody sleeps with the baton in hand, and nobody waits for it: who does not
+// get it leaves the operation in the intake, or sleeps on the bell and tries again. Completions and
+// finish() run after the baton was given back.
 #pragma once
 
 #include <atomic>
@@ -58,8 +60,9 @@ class Engine {
   // and what it throws leaves the wait.
   bool wait(Op& op, Deadline deadline, InterruptCheck interrupt = nullptr);
 
-  // post() and wait(), for a caller that does nothing between the two: it drives from the post on. Were the background thread
-  // to drive for a moment, it would find work at many a look and stay awake beside a caller that never leaves it any.
+  // post() and wait(), for a caller that does nothing between the two: it drives from the post on.
+  // Were the background thread to drive for a moment, it would find work at many a look and stay
+  // awake beside a caller that never leaves it any.
   bool post_and_wait(const std::shared_ptr<Op>& op, Deadline deadline, InterruptCheck interrupt = nullptr);
 
   // Non-blocking: true if `op` is done, which it is as soon as the engine or its scope has failed.
@@ -80,8 +83,9 @@ class Engine {
   // The same for the operations of one scope: the others go on.
   void fail(Scope& scope, Status reason);
 
-  // A member of the scope is lost. The scope fails as soon as one of its operations needs something that the member never
-  // sent, or may need it and nothing arrives any more; until then operations may still end well. Returns at once. Any thread.
+  // A member of the scope is lost. The scope fails as soon as one of its operations needs something
+  // that the member never sent, or may need it and nothing arrives any more; until then operations
+  // may still end well. Returns at once. Any thread.
   void lose(Scope& scope, Loss loss);
 
   // Makes progress until no operation of `scope` is in flight; false if the deadline passed first, or the scope or the engine
@@ -180,7 +184,7 @@ class Engine {
   Ops in_flight_ TUCC_GUARDED_BY(baton_);
   std::vector<Ended> ended_ TUCC_GUARDED_BY(baton_);
   std::vector<Suspect> suspects_ TUCC_GUARDED_BY(baton_);
-  Ops abandoned_ TUCC_GUARDED_BY(baton_);  // given up, and the transport may still use their buffers
+  Ops abandoned_ TUCC_GUARDED_BY(baton_);                      // given up, and the transport may still use their buffers
   std::optional<Status> unexplained_ TUCC_GUARDED_BY(baton_);  // what progress() said
   Deadline explain_by_ TUCC_GUARDED_BY(baton_);
   Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before

@@ -1,4 +1,5 @@
-// A member of a group that has ended, and the question when those who still wait for it should give up.
+// A member of a group that has ended, and the question when those who still wait for it should give
+// up.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,15 @@ struct Loss {
 
 // How long operations wait for what may still decide how they end.
 struct LossPolicy {
-  // After an error of the transport: for the news that a peer has ended, which is then the reason of the failure. With zero an
-  // error counts at once.
+  // After an error of the transport: for the news that a peer has ended, which is then the reason
+  // of the failure. With zero an error counts at once.
   milliseconds verdict{0};
   // After a member of the group was lost: for anything that still arrives.
   milliseconds quiet{500};
 };
 
-// How long nothing has arrived, once a member is lost. Counted in looks of the thread that drives as well, so that a process
-// that did not run for a while looks before it judges.
+// How long nothing has arrived, once a member is lost. Counted in looks of the thread that drives
+// as well, so that a process that did not run for a while looks before it judges.
 struct Quiet {
   std::uint32_t advances = 0;  // what arrived
   std::uint32_t seen = 0;      // of these, at the last look

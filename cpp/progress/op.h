@@ -14,11 +14,13 @@
 
 namespace torch_ucc {
 
-// Order of calls: start() once, poll() until it says ended, finish() once if that was well; then the engine completes it.
+// Order of calls: start() once, poll() until it says ended, finish() once if that was well; then
+// the engine completes it.
 //
-// The transport never sees memory of the caller: an operation copies to and from buffers of its own, within a Use of its
-// lease. When the engine gives an operation up (timeout, abort, failure of the transport, a peer that has ended), it first
-// takes the caller's memory back, then tells the caller, and keeps the operation with its buffers until is_drained().
+// The transport never sees memory of the caller: an operation copies to and from buffers of its
+// own, within a Use of its lease. When the engine gives an operation up (timeout, abort, failure of
+// the transport, a peer that has ended), it first takes the caller's memory back, then tells the
+// caller, and keeps the operation with its buffers until is_drained().
 class Op {
  public:
   enum class State : unsigned char { in_flight, advanced, ended };
@@ -67,8 +69,9 @@ class Op {
   };
   virtual Need need_of(const Loss& /*loss*/) const { return Need::relayed; }
 
-  // Ends the lease of the caller's memory. False if the result is stored already: another thread completes the operation.
-  // The operation either is given up, or goes on without its caller, for the sake of its peers.
+  // Ends the lease of the caller's memory. False if the result is stored already: another thread
+  // completes the operation. The operation either is given up, or goes on without its caller, for
+  // the sake of its peers.
   enum class After : unsigned char { given_up, goes_on };
   bool take_back(After after) {
     return lease_.revoke([this, after] {
@@ -83,14 +86,17 @@ class Op {
   }
   MemoryLease& lease() { return lease_; }
 
-  // Before its caller changes what it reads: copies what is still to be sent. False if it cannot. Any thread.
+  // Before its caller changes what it reads: copies what is still to be sent. False if it cannot.
+  // Any thread.
   virtual bool detach_inputs() { return false; }
 
-  // Of an operation that was given up. cancel(): called once, with the baton; asks the transport to let go of the buffers.
-  // is_drained(): called after that, with the baton, whether it has; then the engine drops the operation.
+  // Of an operation that was given up. cancel(): called once, with the baton; asks the transport to
+  // let go of the buffers. is_drained(): called after that, with the baton, whether it has; then
+  // the engine drops the operation.
   virtual void cancel(LoopToken& /*token*/) {}
   virtual bool is_drained(LoopToken& /*token*/) { return false; }
-  // Drops what it holds of the caller, without the baton, since the last reference to a tensor may need the GIL.
+  // Drops what it holds of the caller, without the baton, since the last reference to a tensor may
+  // need the GIL.
   virtual void let_go() {}
 
   // What it fails with: its group.
@@ -120,8 +126,8 @@ class Op {
   Quiet& quiet() { return quiet_; }  // of what reaches this operation alone; of the engine, with the baton
 
  protected:
-  // The last look at the caller's memory: copies what the transport may still read or, if the operation goes on, what it has
-  // not sent yet. An operation with parts takes theirs back.
+  // The last look at the caller's memory: copies what the transport may still read or, if the
+  // operation goes on, what it has not sent yet. An operation with parts takes theirs back.
   virtual void on_taken_back(After /*after*/) {}
 
  private:

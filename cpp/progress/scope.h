@@ -42,7 +42,8 @@ class Scope {
     return true;
   }
 
-  // A member is lost: operations that need nothing more from it may still end well, so this alone fails nothing.
+  // A member is lost: operations that need nothing more from it may still end well, so this alone
+  // fails nothing.
   void lose(Loss loss) {
     const MutexLock lock(mutex_);
     losses_.push_back(std::move(loss));
@@ -54,7 +55,8 @@ class Scope {
     return losses_;
   }
 
-  // Of its collectives, which pass each other's data on. Of the engine that drives them, with the baton.
+  // Of its collectives, which pass each other's data on. Of the engine that drives them, with the
+  // baton.
   Quiet& quiet() { return quiet_; }
 
  private:

@@ -160,7 +160,8 @@ bool Collective::load(std::size_t piece) {
   }
   char* room = rooms_of(piece).sent;
   if (pieces_.in_place) {
-    room += pieces_.own_part * (pieces_.count == 0 ? pieces_.sources.front().bytes : pieces_.length_of(piece) * pieces_.element_size);
+    room +=
+        pieces_.own_part * (pieces_.count == 0 ? pieces_.sources.front().bytes : pieces_.length_of(piece) * pieces_.element_size);
   }
   for (const Part& part : pieces_.sources) {
     move(part, piece, room, true);

@@ -49,12 +49,14 @@ struct Pieces {
   unsigned window = 1;           // pieces in flight, 1..kMaxWindow
   unsigned own_part = 0;         // see in_place
 
-  // What the caller's memory sends and receives, if UCC may not see it: UCC is then given memory of the operation, a room, in
-  // which the shares that a piece has of the parts lie one after the other. With pieces, all parts have `total` elements. A side
-  // without parts is memory of the operation already: what the arguments say.
+  // What the caller's memory sends and receives, if UCC may not see it: UCC is then given memory of
+  // the operation, a room, in which the shares that a piece has of the parts lie one after the
+  // other. With pieces, all parts have `total` elements. A side without parts is memory of the
+  // operation already: what the arguments say.
   std::vector<Part> sources{};
   std::vector<Part> destinations{};
-  // What is sent lies in the room of what is received, as UCC's collectives in place want it: at the place of part `own_part`.
+  // What is sent lies in the room of what is received, as UCC's collectives in place want it: at
+  // the place of part `own_part`.
   bool in_place = false;
 
   // Who fills and empties the buffers meanwhile; it lives as long as they do. Null: they are filled before the operation starts.
@@ -75,7 +77,8 @@ struct Pieces {
   }
 };
 
-// Memory of the caller is named by `pieces`; what else is behind `args` lives until the operation was dropped.
+// Memory of the caller is named by `pieces`; what else is behind `args` lives until the operation
+// was dropped.
 class Collective : public Op {
  public:
   Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces);
@@ -124,7 +127,7 @@ class Collective : public Op {
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
   alignas(16) std::array<char, 48> small_{};                   // the rooms, if they fit
   std::unique_ptr<char[]> large_;                              // else; those of piece i at i % window
-  std::unique_ptr<char[]> left_;  // what was still to be sent when the caller got its memory back
+  std::unique_ptr<char[]> left_;                               // what was still to be sent when the caller got its memory back
   Status status_;
 };
 

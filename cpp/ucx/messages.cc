@@ -20,8 +20,8 @@ std::string name_of(const Message& message) {
 
 }  // namespace
 
-// A generic datatype: UCX asks for each part of a message, and hands over each part that has arrived, in whatever order.
-// The buffer that UCX is given is the slot.
+// A generic datatype: UCX asks for each part of a message, and hands over each part that has
+// arrived, in whatever order. The buffer that UCX is given is the slot.
 struct Messages::Copier {
   static void* begin_pack(void* /*context*/, const void* slot, std::size_t /*count*/) { return const_cast<void*>(slot); }
   static void* begin_unpack(void* /*context*/, void* slot, std::size_t /*count*/) { return slot; }
@@ -101,7 +101,8 @@ Op::State Messages::poll(LoopToken& token) {
   return posted_ + ended_ == before ? State::in_flight : State::advanced;
 }
 
-// Whether the lease holds, or the operation goes on alone with copies. To be asked before more is sent or received.
+// Whether the lease holds, or the operation goes on alone with copies. To be asked before more is
+// sent or received.
 bool Messages::may_touch_memory() { return MemoryLease::Use(lease()) || goes_on_alone(); }
 
 void Messages::begin_next_round() {
@@ -120,7 +121,8 @@ void Messages::begin_next_round() {
   }
 }
 
-// A message counts as posted before it is known whether it may be: the thread that takes the memory back copies all that are.
+// A message counts as posted before it is known whether it may be: the thread that takes the memory
+// back copies all that are.
 void Messages::post_more(LoopToken& token) {
   while (!broken() && posted_ < slots_.size() && posted_ - ended_ < kWindow) {
     Slot& slot = slots_[posted_++];

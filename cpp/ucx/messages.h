@@ -25,8 +25,9 @@ struct Message {
   int peer = 0;          // rank of the group; kAnyRank for a receive from the rank that sends first
   void* data = nullptr;  // `bytes` of it, the caller's
   std::size_t bytes = 0;
-  // Where that is: a type that UcxWorker::memory_type() knows. Host memory is copied within a Use of the operation's lease, and
-  // never seen by UCX. Other memory UCX works on itself: it must live until the operation was dropped.
+  // Where that is: a type that UcxWorker::memory_type() knows. Host memory is copied within a Use
+  // of the operation's lease, and never seen by UCX. Other memory UCX works on itself: it must live
+  // until the operation was dropped.
   ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST;
 };
 
@@ -68,7 +69,7 @@ class Messages : public Op {
   struct Slot {
     Messages* op;
     Message message;
-    void* request = nullptr;          // of a receive that is under way
+    void* request = nullptr;  // of a receive that is under way
     std::atomic<bool> ended{false};
     std::unique_ptr<char[]> copy{};  // what is sent in place of the caller's memory; within a Use of the lease
     std::array<char, 32> small{};    // what is sent or received, if it fits
@@ -96,7 +97,7 @@ class Messages : public Op {
   const Space space_;
   const std::uint32_t tag_;
   const NextRound next_round_;
-  std::vector<Slot> slots_;  // of this round; does not move while a message of it is under way
+  std::vector<Slot> slots_;             // of this round; does not move while a message of it is under way
   std::atomic<std::size_t> posted_{0};  // read by the thread that takes the memory back
   std::size_t ended_ = 0;
   std::size_t bytes_ = 0;

@@ -71,7 +71,9 @@ std::set<std::uintptr_t> addresses(const Region& region) {
 
 TEST(Overlap, IsWhatComparingEveryByteSays) {
   std::mt19937 random(1);
-  const auto draw = [&](std::size_t from, std::size_t to) { return std::uniform_int_distribution<std::size_t>(from, to)(random); };
+  const auto draw = [&](std::size_t from, std::size_t to) {
+    return std::uniform_int_distribution<std::size_t>(from, to)(random);
+  };
   const auto region = [&] {
     Region any{.begin = draw(0, 60), .item = std::size_t{1} << draw(0, 3)};
     for (std::size_t dims = draw(0, 3); dims != 0; --dims) {

@@ -55,9 +55,8 @@ TEST(PeerWatch, TellsWhoEnded) {
   const Sleeper first;
   const Sleeper second;
   std::atomic<int> ended{-1};
-  const PeerWatch watch({process(7, first), process(8, second)}, nullptr, [&](const Notice& notice) {
-    ended.store(static_cast<int>(notice.peer));
-  });
+  const PeerWatch watch({process(7, first), process(8, second)}, nullptr,
+                        [&](const Notice& notice) { ended.store(static_cast<int>(notice.peer)); });
   second.kill();
   EXPECT_TRUE(becomes(ended, 8));  // not yet waited for by its parent
 }
@@ -68,9 +67,7 @@ TEST(PeerWatch, TellsOfAnEndBeforeItBegan) {
   siginfo_t info{};
   ::waitid(P_PID, static_cast<id_t>(sleeper.pid()), &info, WEXITED | WNOWAIT);
   std::atomic<int> calls{0};
-  const PeerWatch watch({process(1, sleeper)}, nullptr, [&](const Notice&) {
-    calls.fetch_add(1);
-  });
+  const PeerWatch watch({process(1, sleeper)}, nullptr, [&](const Notice&) { calls.fetch_add(1); });
   EXPECT_TRUE(becomes(calls, 1));
 }
 
@@ -78,9 +75,7 @@ TEST(PeerWatch, IsSilentWhileAllLive) {
   const Sleeper sleeper;
   std::atomic<int> calls{0};
   {
-    const PeerWatch watch({process(1, sleeper)}, nullptr, [&](const Notice&) {
-      calls.fetch_add(1);
-    });
+    const PeerWatch watch({process(1, sleeper)}, nullptr, [&](const Notice&) { calls.fetch_add(1); });
     ::usleep(20000);
   }
   sleeper.kill();
@@ -95,9 +90,8 @@ TEST(PeerWatch, DoesNotTellOfWhoLeft) {
   const Sleeper left;
   const Sleeper died;
   std::atomic<int> sum{0};
-  const PeerWatch watch({process(1, left, Ending::left), process(2, died)}, nullptr, [&](const Notice& notice) {
-    sum.fetch_add(static_cast<int>(notice.peer));
-  });
+  const PeerWatch watch({process(1, left, Ending::left), process(2, died)}, nullptr,
+                        [&](const Notice& notice) { sum.fetch_add(static_cast<int>(notice.peer)); });
   left.kill();
   ::usleep(20000);
   died.kill();

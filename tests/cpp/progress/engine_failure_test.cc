@@ -272,10 +272,7 @@ TEST(EngineFailure, ADeadlineThatPassesWhileTheResultIsStoredDoesNotStrike) {
   rig.engine.stop_background();
   std::atomic<bool> storing{false};
   std::atomic<bool> stored{false};
-  const auto op = make_op({.polls = 1,
-                           .scope = &scope,
-                           .deadline = Deadline::after(milliseconds(20)),
-                           .finish = [&] {
+  const auto op = make_op({.polls = 1, .scope = &scope, .deadline = Deadline::after(milliseconds(20)), .finish = [&] {
                              storing.store(true);
                              while (!stored.load()) {
                                std::this_thread::yield();

@@ -130,7 +130,8 @@ TEST(Engine, BackgroundTakesOverWhenAWaiterLeaves) {
   EXPECT_TRUE(ends_by_itself(*op));
 }
 
-// A waiter whose interrupt check takes long does not stop the others: the background thread drives meanwhile.
+// A waiter whose interrupt check takes long does not stop the others: the background thread drives
+// meanwhile.
 TEST(Engine, BackgroundDrivesWhileAWaiterAsksForInterrupts) {
   static std::atomic<bool> asked{false};
   static std::atomic<bool> answer{false};

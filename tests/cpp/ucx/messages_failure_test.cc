@@ -244,7 +244,8 @@ TEST(MessagesFailure, AMessageThatHasBegunToArriveIsNotWrittenToMemoryOfTheCalle
   EXPECT_EQ(job.outstanding(1), 0U);
 }
 
-// The peer gets what was to be sent, or nothing, whatever the caller does with its memory after the error.
+// The peer gets what was to be sent, or nothing, whatever the caller does with its memory after the
+// error.
 TEST(MessagesFailure, AMessageThatWasGivenUpIsReceivedAsItWas) {
   for (const std::size_t size : kFromOneByteToMegabytes) {
     Bytes sent = pattern(size, 1);

@@ -1,0 +1,106 @@
+#include "ops/effects.h"
+
+#include <algorithm>
+
+#include "ops/tensor_span.h"
+
+namespace torch_ucc {
+namespace {
+
+// Addresses of one device mean something else on another.
+std::uint32_t address_space(c10::Device device) {
+  return device.is_cpu() ? 0
+                         : (static_cast<std::uint32_t>(device.type()) << 16U) + 1U +
+                               static_cast<std::uint32_t>(static_cast<std::uint8_t>(device.index()));
+}
+
+struct Touch {
+  Region region;
+  std::size_t owner;
+  bool writes;
+};
+
+// Whether two of different owners overlap, of which one writes. Takes the time of a sort where none
+// do.
+bool meet(std::vector<Touch>&& touches) {
+  std::erase_if(touches, [](const Touch& each) { return each.region.item == 0; });
+  std::sort(touches.begin(), touches.end(), [](const Touch& a, const Touch& b) { return a.region.begin < b.region.begin; });
+  std::vector<const Touch*> open;  // those before, which may reach as far as this one
+  for (const Touch& touch : touches) {
+    std::erase_if(open, [&](const Touch* before) { return before->region.end() <= touch.region.begin; });
+    for (const Touch* const before : open) {
+      if (before->owner != touch.owner && (before->writes || touch.writes) && overlap(before->region, touch.region)) {
+        return true;
+      }
+    }
+    open.push_back(&touch);
+  }
+  return false;
+}
+
+void add_regions(std::vector<Region>& regions, const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (Region region = region_of(tensor); region.item != 0) {
+      regions.push_back(std::move(region));
+    }
+  }
+}
+
+}  // namespace
+
+Region region_of(const at::Tensor& tensor) {
+  Region region;
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) {
+    return region;
+  }
+  region.begin = reinterpret_cast<std::uintptr_t>(source_of(tensor));
+  region.space = address_space(tensor.device());
+  if (tensor.is_contiguous()) {
+    region.item = bytes_of(tensor);
+    return region;
+  }
+  region.item = static_cast<std::size_t>(tensor.element_size());
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) {
+      region.dims.push_back({static_cast<std::size_t>(tensor.size(i)),
+                             static_cast<std::size_t>(tensor.stride(i)) * static_cast<std::size_t>(tensor.element_size())});
+    }
+  }
+  return region;
+}
+
+Effects effects_of(const Prepared& prepared) {
+  Effects effects;
+  add_regions(effects.reads, prepared.inputs);
+  if (prepared.reads_outputs) {
+    add_regions(effects.reads, prepared.outputs);
+  }
+  if (prepared.writes_outputs) {
+    add_regions(effects.writes, prepared.outputs);
+  }
+  return effects;
+}
+
+bool share_memory(const Tensors& tensors) {
+  std::vector<Touch> touches;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    touches.push_back({region_of(tensors[i]), i, true});
+  }
+  return meet(std::move(touches));
+}
+
+bool share_memory(c10::ArrayRef<Prepared*> calls) {
+  std::vector<Touch> touches;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    Effects effects = effects_of(*calls[i]);
+    for (Region& region : effects.reads) {
+      touches.push_back({std::move(region), i, false});
+    }
+    for (Region& region : effects.writes) {
+      touches.push_back({std::move(region), i, true});
+    }
+  }
+  return meet(std::move(touches));
+}
+
+}  // namespace torch_ucc
