@@ -4,10 +4,14 @@
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/interrupt.h"
+#include "compat/torch_compat.h"
 
 namespace torch_ucc {
 
@@ -20,13 +24,47 @@ struct Delivery::State {
   bool stopping = false;
 };
 
+namespace {
+
+// The jobs of all deliveries. Never destroyed: a job that was left behind may end after everything
+// else.
+struct Running {
+  std::mutex mutex;  // for the condition variable
+  std::condition_variable ended;
+  int jobs = 0;
+};
+
+Running& running() {
+  static auto* const instance = new Running();
+  return *instance;
+}
+
+// A job that throws is none of ours to end the process for: torch's future throws if its user has
+// set it already.
+void run_counted(const std::function<void()>& job) {
+  {
+    const std::lock_guard<std::mutex> lock(running().mutex);
+    ++running().jobs;
+  }
+  try {
+    job();
+  } catch (const std::exception& error) {
+    TORCH_WARN("ucc: what was to be called after an operation threw: ", error.what());
+  }
+  const std::lock_guard<std::mutex> lock(running().mutex);
+  --running().jobs;
+  running().ended.notify_all();
+}
+
+}  // namespace
+
 Delivery::Delivery() : state_(std::make_shared<State>()) {}
 
 void Delivery::run(std::function<void()> job) {
   std::unique_lock<std::mutex> lock(state_->mutex);
   if (state_->stopping) {
     lock.unlock();
-    job();
+    run_counted(job);
     return;
   }
   state_->jobs.push_back(std::move(job));
@@ -39,7 +77,7 @@ void Delivery::run(std::function<void()> job) {
         job = std::move(state_->jobs.back());
         state_->jobs.pop_back();
         lock.unlock();
-        job();
+        run_counted(job);
         return;
       }
     }
@@ -52,6 +90,22 @@ bool Delivery::stop(Deadline deadline) {
   state_->stopping = true;
   state_->wake.notify_all();
   return state_->wake.wait_until(lock, deadline.at(), [this] { return state_->threads == 0; });
+}
+
+void Delivery::wait_for_running() {
+  constexpr std::chrono::seconds kLong{5};
+  const Deadline said = Deadline::after(kLong);
+  bool say = true;
+  std::unique_lock<std::mutex> lock(running().mutex);
+  while (!running().ended.wait_for(lock, kInterruptEvery, [] { return running().jobs == 0; })) {
+    lock.unlock();
+    check_interrupt();
+    if (say && said.passed()) {
+      say = false;
+      TORCH_WARN("ucc: the process ends once the callbacks of futures that still run have returned");
+    }
+    lock.lock();
+  }
 }
 
 void Delivery::serve(const std::shared_ptr<State>& state) {
@@ -67,7 +121,7 @@ void Delivery::serve(const std::shared_ptr<State>& state) {
     auto job = std::move(state->jobs.front());
     state->jobs.pop_front();
     lock.unlock();
-    job();
+    run_counted(job);
     job = nullptr;  // what it holds is released without the lock
     lock.lock();
   }

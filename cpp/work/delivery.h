@@ -26,6 +26,11 @@ class Delivery {
   // Lets the jobs it has finish; false if some still ran at the deadline: they are left behind.
   bool stop(Deadline deadline);
 
+  // Waits for the jobs of all deliveries of this process that are running, without a limit: as
+  // Python waits for its threads at exit, since one that needs the GIL after the interpreter has
+  // ended would end the process. Says so when it takes long. Throws what check_interrupt() throws.
+  static void wait_for_running();
+
  private:
   struct State;
   static void serve(const std::shared_ptr<State>& state);

@@ -47,6 +47,11 @@ std::optional<std::vector<at::Tensor>> shown(const UccWork::Parts& parts) {
                                                  "; the operation goes on and can be waited for again"));
 }
 
+Status parents_work(const Op& op) {
+  return Status(StatusCode::closed,
+                op.describe() + ": this process was forked from the one that called it, and cannot see it end");
+}
+
 UccWork::Parts without_inputs(UccWork::Parts&& parts) {
   parts.inputs.clear();
   return std::move(parts);
@@ -67,6 +72,9 @@ UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts&& parts)
 }
 
 bool UccWork::isCompleted() {
+  if (parts_.is_parents()) {
+    return true;  // with an exception: nobody need wait for it here
+  }
   if (parts_.ended() || home_->engine.settled(*parts_.op)) {
     return std::all_of(parts_.fences.begin(), parts_.fences.end(), [](const auto& fence) { return fence->passed(); });
   }
@@ -74,9 +82,12 @@ bool UccWork::isCompleted() {
   return false;
 }
 
-bool UccWork::isSuccess() const { return !parts_.ended() || parts_.ended_well(); }
+bool UccWork::isSuccess() const { return !parts_.is_parents() && (!parts_.ended() || parts_.ended_well()); }
 
 std::exception_ptr UccWork::exception() const {
+  if (parts_.is_parents()) {
+    return exception_for_user(parents_work(*parts_.op));
+  }
   return isSuccess() ? nullptr : exception_for_user(parts_.op->completion().status());
 }
 
@@ -112,10 +123,16 @@ bool UccWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void UccWork::Parts::synchronize() const {
+void UccWork::Parts::wait_for_fences() const {
   for (const auto& fence : fences) {
-    fence->block_current_stream();
+    if (fence->raised()) {
+      fence->block_current_stream();
+    }
   }
+}
+
+void UccWork::Parts::synchronize() const {
+  wait_for_fences();
   std::for_each(outputs.begin(), outputs.end(), use_on_current_stream);
 }
 
@@ -129,9 +146,24 @@ void UccWork::Parts::drive(const WorkHome& home, Deadline deadline) const {
   counters->waited(Clock::now() - start);
 }
 
+void UccWork::Parts::post_and_drive(const WorkHome& home) const {
+  const Clock::time_point start = Clock::now();
+  op->record_wait(start);
+  try {
+    home.engine.post_and_wait(op, Deadline(), check_interrupt);
+  } catch (...) {
+    op->take_back(Op::After::goes_on);
+    throw;
+  }
+  counters->waited(Clock::now() - start);
+}
+
 void UccWork::Parts::wait(const WorkHome& home, std::chrono::milliseconds timeout) const {
   if (op == nullptr) {
     return;
+  }
+  if (is_parents()) {
+    throw_for_user(parents_work(*op));
   }
   if (!op->posted() && !ended()) {
     throw_for_user(Status(StatusCode::invalid, "wait() for " + op->describe() +
@@ -143,6 +175,7 @@ void UccWork::Parts::wait(const WorkHome& home, std::chrono::milliseconds timeou
     throw_timed_out(*op, timeout);
   }
   if (const Status& status = op->completion().status(); !status.ok()) {
+    wait_for_fences();  // copies that were queued before it failed
     trace::recorder().note_failure(home.group, status.message());
     log_failure(home.group, *op, status);
     trace::request_dump(trace::name(status.code()));
@@ -164,6 +197,10 @@ c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices_of(parts_.outputs));
   if (parts_.op == nullptr) {
     future_->markCompleted(c10::IValue(parts_.outputs));
+    return future_;
+  }
+  if (parts_.is_parents()) {
+    future_->setError(exception_for_user(parents_work(*parts_.op)));
     return future_;
   }
   auto end = [future = future_, op = parts_.op, outputs = parts_.outputs, fences = parts_.fences] {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/forked.h"
 #include "compat/torch_compat.h"
 #include "progress/engine.h"
 #include "progress/op.h"
@@ -46,10 +47,17 @@ class UccWork final : public c10d::Work {
     std::vector<std::shared_ptr<const Fence>> fences;  // behind which the outputs are there, on devices
 
     bool ended() const { return op == nullptr || op->completion().done(); }
+    // In a forked child an operation of its parent never ends.
+    bool is_parents() const { return in_forked_child() && !ended(); }
     bool ended_well() const { return ended() && (op == nullptr || op->completion().status().ok()); }
-    void synchronize() const;  // once it has ended well
+    void synchronize() const;      // once it has ended well
+    void wait_for_fences() const;  // the current stream does, however it ended
     // Makes progress until it has ended or the deadline has passed: of wait() what goes before a look at how it ended.
     void drive(const WorkHome& home, Deadline deadline) const;
+    // The same of an operation that is to be posted, without a deadline. When an exception ends it,
+    // a signal's, the operation goes on for the sake of its peers, without the memory of its
+    // caller.
+    void post_and_drive(const WorkHome& home) const;
     // As UccWork::wait(), without the Work: for who waits in the call itself.
     void wait(const WorkHome& home, std::chrono::milliseconds timeout = kNoTimeout) const;
   };

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ucc.testing import run_ranks
+from torch_ucc.testing import run_ranks, run_script
 
 pytestmark = pytest.mark.multirank
 
@@ -382,3 +382,46 @@ def gil_is_free() -> int:
 
 def test_waiting_leaves_python_to_others() -> None:
     assert run_ranks(gil_is_free, 2) == [1000, 1000]
+
+
+# --- callbacks and the end of the process -----------------------------------------------------------------
+
+CALLBACK_AT_EXIT = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("ucc")
+
+def slow(future):
+    time.sleep(1.5)
+    print("called", flush=True)
+    return future.value()
+
+work = dist.all_reduce(torch.ones(1), async_op=True)
+work.get_future().then(slow)
+work.wait()
+if "destroy" in sys.argv:
+    dist.destroy_process_group()
+sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize("destroys", [False, True])
+def test_a_callback_that_still_runs_at_exit_is_waited_for(destroys: bool) -> None:
+    script = CALLBACK_AT_EXIT.replace('"destroy" in sys.argv', str(destroys))
+    env = {"TORCH_UCC_CLOSE_TIMEOUT": "200ms"}
+    assert run_script(script, 2, timeout=90.0, env=env).count("called") == 2
+
+
+def set_by_the_user() -> float:
+    """A future that its user has set already ends nothing else."""
+    tensor = torch.ones(300_000)
+    for _ in range(5):
+        work = dist.all_reduce(tensor, async_op=True)
+        work.get_future().set_result([tensor])
+        work.wait()
+    other = torch.ones(1)
+    dist.all_reduce(other)
+    return other.item()
+
+
+def test_a_future_that_its_user_sets() -> None:
+    assert run_ranks(set_by_the_user, 2) == [2.0, 2.0]
