@@ -4,9 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/forked.h"
 #include "bootstrap/monitored_barrier.h"
-#include "device/staged_op.h"
 #include "ops/cross_check.h"
+#include "ops/effects.h"
 #include "ops/tensor_op.h"
 #include "ops/tensor_span.h"
 #include "store/c10d_store.h"
@@ -78,6 +79,7 @@ UccBackend::UccBackend(const Place& place, const Settings& settings)
       membership_(context_->join(spec_, place.id)),
       home_(home_in(context_, spec_)),
       turns_(std::make_shared<Turns>()),
+      waiting_(std::make_shared<StagedOp::Waiting>(0)),
       timeout_ms_(spec_.timeout.count()) {
   init();
 }
@@ -85,12 +87,10 @@ UccBackend::UccBackend(const Place& place, const Settings& settings)
 // --- from a call to its Work
 // ----------------------------------------------------------------------------------------------------------
 
-Call UccBackend::call(const Operation& op) const {
-  Call call{&op, seq_.load(std::memory_order_relaxed) + 1, info_};
-  if (CommContext::in_forked_child()) {
-    throw_for_user(
-        Status(StatusCode::closed, call.describe() + ": this process was forked from a member of the group, and is none itself"));
-  }
+Call UccBackend::call(const Operation& op, int peer, int tag) const {
+  const std::atomic<std::uint64_t>& seq = operation::is_message(op) ? message_seq_ : seq_;
+  Call call{&op, seq.load(std::memory_order_relaxed) + 1, info_, peer, tag};
+  refuse_forked_child(call.describe());
   if (closed_.load(std::memory_order_acquire)) {
     throw_for_user(Status(StatusCode::closed, call.describe() + ": the group was shut down"));
   }
@@ -108,12 +108,34 @@ const Status* UccBackend::failure() const {
   return context_->engine().failed() ? &context_->engine().failure() : nullptr;
 }
 
-Call UccBackend::message(const Operation& op, int peer, int tag) const {
-  Call call = this->call(op);
-  call.seq = message_seq_.load(std::memory_order_relaxed) + 1;
-  call.peer = peer;
-  call.tag = tag;
-  return call;
+void UccBackend::refuse_forked_child(const std::string& what) const {
+  if (in_forked_child()) {
+    throw_for_user(
+        Status(StatusCode::closed, what + ": this process was forked from a member of the group, and is no member itself"));
+  }
+}
+
+template <typename Body>
+UccBackend::WorkPtr UccBackend::serve(const Operation& op, const Body& body) {
+  return serve_message(op, Call::kNoPeer, 0, body);
+}
+
+template <typename Body>
+UccBackend::WorkPtr UccBackend::serve_message(const Operation& op, int peer, int tag, const Body& body) {
+  try {
+    Call call = this->call(op, peer, tag);
+    return body(call);
+  } catch (const std::exception& error) {
+    if (Coalescing* const open = open_coalescing()) {
+      const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+      const std::string why = of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
+      open->refusal =
+          Status(StatusCode::invalid, "the coalescing of group '" + info_->name +
+                                          "' was dropped, and nothing of it was sent: a call of it was refused: " + why);
+      open->drop("a call of it was refused: " + why);
+    }
+    throw;
+  }
 }
 
 Staging UccBackend::moving(Call& call) {
@@ -128,7 +150,7 @@ std::shared_ptr<Op> UccBackend::make_op(Call&& call, Prepared&& prepared, trace:
   const bool check = context_->settings().cross_check && !call.is_message() && size_ > 1;
   const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
   std::shared_ptr<Op> op;
-  if (prepared.path != Path::nothing || prepared.store) {
+  if (prepared.path != Path::nothing || prepared.store || check) {
     op = make_tensor_op(check ? call : std::move(call), std::move(prepared), membership_.team, membership_.channel);
   }
   if (check) {
@@ -147,9 +169,6 @@ Deadline UccBackend::deadline_of(milliseconds timeout, Clock::time_point now) co
 }
 
 trace::Recording UccBackend::begin(Call& call, const Prepared& prepared, const UccWork::Parts& parts, Clock::time_point now) {
-  if (context_->settings().nan_check) {
-    check_for_nans(call, prepared);
-  }
   call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
   context_->engine().bell().set_activity(
       {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), now});
@@ -203,41 +222,84 @@ UccWork::Parts UccBackend::parts_of(const Operation& op, trace::Route route) {
   return parts;
 }
 
-UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts&& parts,
-                                     Deadline deadline, bool async_op) {
-  if (copies != nullptr) {
-    in_turns_.store(true, std::memory_order_relaxed);
-    parts.fences.push_back(copies->done());
+// Here is the last that may throw: a sequence number that only one rank has counted would shift the
+// tags of all later calls. Refuses a call that shares memory with another one of its coalescing.
+// What is sent is loaded here, unless an earlier operation has to end first.
+void UccBackend::put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Outgoing& outgoing) {
+  for (std::size_t i = 0; i < all.size() && context_->settings().nan_check; ++i) {
+    check_for_nans(call, *all[i]);
   }
-  if (op != nullptr && in_turns_.load(std::memory_order_relaxed)) {
-    op = std::make_shared<StagedOp>(std::move(op), copies, turns_);
+  Coalescing* const open = open_coalescing();
+  if (outgoing.async_op || open != nullptr || !order_.empty()) {
+    for (const Prepared* prepared : all) {
+      outgoing.effects.add(effects_of(*prepared));
+    }
   }
-  return post(std::move(op), std::move(parts), deadline, async_op);
+  if (open != nullptr && conflict(open->effects, outgoing.effects)) {
+    refuse_value(call,
+                 "one of its tensors shares memory with a tensor of another call of the same coalescing, and one of the two "
+                 "is written: make these calls one after the other, or clone() a tensor");
+  }
+  if (!order_.empty()) {
+    outgoing.after = call.op == &operation::kBarrier ? order_.collectives() : order_.before(outgoing.effects);
+  }
+  if (!outgoing.after.empty()) {
+    return;
+  }
+  if (outgoing.copies != nullptr) {
+    outgoing.copies->begin();
+    return;
+  }
+  for (Prepared* prepared : all) {
+    begin_on_host(*prepared);
+  }
 }
 
-UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts&& parts, Deadline deadline, bool async_op) {
-  const bool waits_here = !async_op && parts.title == nullptr;
-  if (op != nullptr) {
-    if (Coalescing* const open = coalescing_of_this_thread()) {
-      open->batch->add(op);
-      open->outputs.insert(open->outputs.end(), parts.outputs.begin(), parts.outputs.end());
-      open->fences.insert(open->fences.end(), parts.fences.begin(), parts.fences.end());
-      if (!async_op) {
-        return nullptr;  // c10d's way of saying that the end of the coalescing is waited for instead
+// In the memory of a device what is sent is loaded on the caller's stream in the call, so earlier
+// operations have to end before.
+void UccBackend::wait_for_earlier(const Call& call, c10::ArrayRef<Prepared*> all) {
+  if (!call.device_memory || order_.empty()) {
+    return;
+  }
+  for (const Prepared* prepared : all) {
+    for (const std::weak_ptr<const Op>& each : order_.before(effects_of(*prepared))) {
+      if (const std::shared_ptr<const Op> op = each.lock()) {
+        context_->engine().wait(const_cast<Op&>(*op), Deadline(), check_interrupt);
       }
-      parts.part = std::move(op);
-      parts.op = open->batch;
+    }
+  }
+}
+
+UccBackend::WorkPtr UccBackend::dispatch(Outgoing&& outgoing) {
+  if (outgoing.op != nullptr) {
+    if (outgoing.copies != nullptr) {
+      outgoing.parts.fences.push_back(outgoing.copies->done());
+    }
+    if (outgoing.copies != nullptr || !outgoing.after.empty() || waiting_->load(std::memory_order_relaxed) != 0) {
+      outgoing.op =
+          std::make_shared<StagedOp>(std::move(outgoing.op), outgoing.copies, turns_, waiting_, std::move(outgoing.after));
+    }
+    if (Coalescing* const open = open_coalescing()) {
+      return add_to(*open, std::move(outgoing));
+    }
+  }
+  return post(std::move(outgoing));
+}
+
+UccBackend::WorkPtr UccBackend::post(Outgoing&& outgoing) {
+  UccWork::Parts& parts = outgoing.parts;
+  const bool waits_here = !outgoing.async_op && parts.title == nullptr;
+  if (outgoing.op != nullptr) {
+    parts.op = std::move(outgoing.op);
+    parts.op->set_deadline(outgoing.deadline);
+    tell_hook_of(*parts.op, parts);
+    if (outgoing.async_op) {
+      order_.add(parts.op, std::move(outgoing.effects), outgoing.is_collective);
+    }
+    if (waits_here) {
+      parts.post_and_drive(*home_);
     } else {
-      op->set_deadline(deadline);
-      tell_hook_of(*op, parts);
-      parts.op = std::move(op);
-      if (waits_here) {
-        const Engine::Attendance here(context_->engine());
-        context_->engine().post(parts.op, Follow::waits);
-        parts.drive(*home_, Deadline());
-      } else {
-        context_->engine().post(parts.op, async_op ? Follow::leaves : Follow::waits);
-      }
+      context_->engine().post(parts.op, outgoing.async_op ? Follow::leaves : Follow::waits);
     }
   }
   if (waits_here) {
@@ -247,19 +309,39 @@ UccBackend::WorkPtr UccBackend::post(std::shared_ptr<Op> op, UccWork::Parts&& pa
   return c10::make_intrusive<UccWork>(home_, rank_, std::move(parts));
 }
 
-UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&& staging, milliseconds timeout, bool async_op) {
-  const std::shared_ptr<Copies> copies = staging.begin(&prepared);
-  UccWork::Parts parts = parts_of(*call.op, route_of(call, prepared));
-  const Clock::time_point now = Clock::now();
-  const trace::Recording recording = begin(call, prepared, parts, now);
-  if (copies == nullptr) {
-    begin_on_host(prepared);
+UccBackend::WorkPtr UccBackend::add_to(Coalescing& coalescing, Outgoing&& outgoing) {
+  UccWork::Parts& parts = outgoing.parts;
+  coalescing.batch->add(outgoing.op);
+  coalescing.effects.add(outgoing.effects);
+  coalescing.is_collective = coalescing.is_collective || outgoing.is_collective;
+  coalescing.outputs.insert(coalescing.outputs.end(), parts.outputs.begin(), parts.outputs.end());
+  coalescing.fences.insert(coalescing.fences.end(), parts.fences.begin(), parts.fences.end());
+  if (!outgoing.async_op) {
+    return nullptr;  // c10d's way of saying that the end of the coalescing is waited for instead
   }
-  parts.inputs = std::move(prepared.inputs);
-  parts.outputs = std::move(prepared.outputs);
-  parts.seq = call.seq;
-  std::shared_ptr<Op> op = make_op(std::move(call), std::move(prepared), recording);
-  return post(std::move(op), copies, std::move(parts), deadline_of(timeout, now), async_op);
+  parts.part = std::move(outgoing.op);
+  parts.op = coalescing.batch;
+  return c10::make_intrusive<UccWork>(home_, rank_, std::move(parts));
+}
+
+UccBackend::WorkPtr UccBackend::launch(Call call, Prepared&& prepared, Staging&& staging, milliseconds timeout, bool async_op) {
+  Prepared* const only = &prepared;
+  const c10::ArrayRef<Prepared*> all(only);
+  wait_for_earlier(call, all);
+  const Clock::time_point now = Clock::now();
+  Outgoing outgoing;
+  outgoing.async_op = async_op;
+  outgoing.is_collective = !call.is_message();
+  outgoing.deadline = deadline_of(timeout, now);
+  outgoing.copies = staging.begin(all);
+  outgoing.parts = parts_of(*call.op, route_of(call, prepared));
+  put_in_order(call, all, outgoing);
+  const trace::Recording recording = begin(call, prepared, outgoing.parts, now);
+  outgoing.parts.inputs = std::move(prepared.inputs);
+  outgoing.parts.outputs = std::move(prepared.outputs);
+  outgoing.parts.seq = call.seq;
+  outgoing.op = make_op(std::move(call), std::move(prepared), recording);
+  return dispatch(std::move(outgoing));
 }
 
 UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepared>&& all, Staging&& staging, milliseconds timeout,
@@ -269,268 +351,292 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
   for (Prepared& prepared : all) {
     each.push_back(&prepared);
   }
-  const std::shared_ptr<Copies> copies = staging.begin(each);
-  UccWork::Parts parts = parts_of(*call.op, route_of(call, all.front()));
-  auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
+  if (share_memory(each)) {
+    std::for_each(all.begin(), all.end(), [](Prepared& prepared) { prepared.isolate(); });
+  }
+  wait_for_earlier(call, each);
   const Clock::time_point now = Clock::now();
+  Outgoing outgoing;
+  outgoing.async_op = async_op;
+  outgoing.is_collective = true;
+  outgoing.deadline = deadline_of(timeout, now);
+  outgoing.copies = staging.begin(each);
+  outgoing.parts = parts_of(*call.op, route_of(call, all.front()));
+  put_in_order(call, each, outgoing);
+  auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
+  UccWork::Parts& parts = outgoing.parts;
   for (Prepared& prepared : all) {
     parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
     parts.outputs.insert(parts.outputs.end(), prepared.outputs.begin(), prepared.outputs.end());
     Call part = call;
     const trace::Recording recording = begin(part, prepared, parts, now);
-    if (copies == nullptr) {
-      begin_on_host(prepared);
-    }
     parts.seq = part.seq;
     if (std::shared_ptr<Op> op = make_op(std::move(part), std::move(prepared), recording)) {
       batch->add(std::move(op));
     }
   }
-  return post(batch->empty() ? nullptr : std::move(batch), copies, std::move(parts), deadline_of(timeout, now), async_op);
+  outgoing.op = batch->empty() ? nullptr : std::move(batch);
+  return dispatch(std::move(outgoing));
 }
 
 // --- coalescing
 // ---------------------------------------------------------------------------------------------------------------------------
 
-UccBackend::Coalescing* UccBackend::coalescing_of_this_thread() {
-  if (open_coalescings_.load(std::memory_order_relaxed) == 0) {
-    return nullptr;
-  }
-  const MutexLock lock(coalescing_mutex_);
-  const auto it = coalescings_.find(std::this_thread::get_id());
-  return it == coalescings_.end() ? nullptr : &it->second;  // only this thread changes it
+Coalescing* UccBackend::open_coalescing() const {
+  Coalescing* const open = coalescings::find(home_->group);
+  return open == nullptr || open->batch == nullptr ? nullptr : open;
 }
 
 void UccBackend::startCoalescing() {
   const Call call = this->call(operation::kCoalesced);
-  const MutexLock lock(coalescing_mutex_);
-  auto [it, fresh] = coalescings_.try_emplace(std::this_thread::get_id());
-  if (fresh) {
-    open_coalescings_.fetch_add(1, std::memory_order_relaxed);
-  } else {
-    // An exception kept the last one from its end. Nothing of it was sent.
-    it->second.batch->completion().complete(
-        Status(StatusCode::closed, it->second.batch->describe() + " was dropped: its coalescing never ended"));
-  }
-  it->second = {std::make_shared<OpBatch>(membership_.team->scope(), coalesced_name_), {}, {}};
+  Coalescing coalescing;
+  coalescing.batch = std::make_shared<OpBatch>(membership_.team->scope(), coalesced_name_);
+  coalescings::open(home_->group, std::move(coalescing));
 }
 
 UccBackend::WorkPtr UccBackend::endCoalescing() {
-  Coalescing ended;
-  {
-    const MutexLock lock(coalescing_mutex_);
-    const auto it = coalescings_.find(std::this_thread::get_id());
-    if (it == coalescings_.end()) {
-      throw_for_user(Status(StatusCode::invalid, "the coalescing of group '" + info_->name + "' ended without a start"));
-    }
-    ended = std::move(it->second);
-    coalescings_.erase(it);
-    open_coalescings_.fetch_sub(1, std::memory_order_relaxed);
+  refuse_forked_child("the coalescing of group '" + info_->name + "'");
+  std::optional<Coalescing> ended = coalescings::close(home_->group);
+  if (!ended) {
+    throw_for_user(Status(StatusCode::invalid, "the coalescing of group '" + info_->name + "' ended without a start"));
   }
-  UccWork::Parts parts = parts_of(operation::kCoalesced, trace::Route::none);  // of all ways that its calls go
-  parts.seq = seq_.load(std::memory_order_relaxed);
-  parts.outputs = std::move(ended.outputs);
-  parts.fences = std::move(ended.fences);
-  return post(ended.batch->empty() ? nullptr : std::move(ended.batch), std::move(parts),
-              deadline_of(c10d::kUnsetTimeout, Clock::now()), true);
+  if (ended->batch == nullptr) {
+    throw_for_user(ended->refusal);
+  }
+  Outgoing outgoing;
+  outgoing.op = ended->batch->empty() ? nullptr : std::move(ended->batch);
+  outgoing.parts = parts_of(operation::kCoalesced, trace::Route::none);  // of all ways that its calls go
+  outgoing.parts.seq = seq_.load(std::memory_order_relaxed);
+  outgoing.parts.outputs = std::move(ended->outputs);
+  outgoing.parts.fences = std::move(ended->fences);
+  outgoing.effects = std::move(ended->effects);
+  outgoing.deadline = deadline_of(c10d::kUnsetTimeout, Clock::now());
+  outgoing.async_op = true;
+  outgoing.is_collective = ended->is_collective;
+  return post(std::move(outgoing));
+}
+
+void UccBackend::dropCoalescing(const std::string& why) {
+  if (std::optional<Coalescing> dropped = coalescings::close(home_->group)) {
+    dropped->drop(why);
+  }
 }
 
 // --- the table
 // ----------------------------------------------------------------------------------------------------------------------------
 
 UccBackend::WorkPtr UccBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  Call call = this->call(operation::kBroadcast);
-  Staging staging = moving(call);
-  Prepared prepared = prepare_broadcast(call, rank_ == opts.rootRank ? staging.read(tensors) : staging.written(tensors),
-                                        opts.rootRank, opts.rootTensor);
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kBroadcast, [&](Call& call) {
+    Staging staging = moving(call);
+    Prepared prepared = prepare_broadcast(call, rank_ == opts.rootRank ? staging.read(tensors) : staging.written(tensors),
+                                          opts.rootRank, opts.rootTensor, context_->settings());
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (tensors.size() == 1 && tensors.front().defined() && tensors.front().layout() == at::kSparse) {
     return allreduce_sparse(tensors, opts);
   }
-  Call call = this->call(operation::kAllReduce);
-  Staging staging = reducing(call, tensors, opts.reduceOp);
-  Prepared prepared = prepare_allreduce(call, staging.updated(tensors), opts.reduceOp, context_->settings());
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kAllReduce, [&](Call& call) {
+    Staging staging = reducing(call, tensors, opts.reduceOp);
+    Prepared prepared = prepare_allreduce(call, staging.updated(tensors), opts.reduceOp, context_->settings());
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  Call call = this->call(operation::kAllReduceSparse);
-  Staging staging(call, lanes_);
-  at::Tensor& tensor = only_tensor(call, tensors, "tensors");
-  staging.behind(tensor.device());
-  Prepared prepared = prepare_sparse_allreduce(call, tensor, opts.reduceOp);
-  prepared.store = staging.on_the_way_back(std::move(prepared.store));
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kAllReduceSparse, [&](Call& call) {
+    Staging staging(call, lanes_);
+    at::Tensor& tensor = only_tensor(call, tensors, "tensors");
+    staging.behind(tensor.device());
+    Prepared prepared = prepare_sparse_allreduce(call, tensor, opts.reduceOp);
+    prepared.store = staging.on_the_way_back(std::move(prepared.store));
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  Call call = this->call(operation::kAllReduceCoalesced);
-  Staging staging = reducing(call, tensors, opts.reduceOp);
-  check_pairs(call, tensors.size(), tensors.size());
-  std::vector<Prepared> all;
-  for (const at::Tensor& tensor : staging.updated(tensors)) {
-    Tensors one{tensor};
-    all.push_back(prepare_allreduce(call, one, opts.reduceOp, context_->settings()));
-  }
-  return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kAllReduceCoalesced, [&](Call& call) {
+    Staging staging = reducing(call, tensors, opts.reduceOp);
+    check_pairs(call, tensors.size(), tensors.size());
+    std::vector<Prepared> all;
+    for (const at::Tensor& tensor : staging.updated(tensors)) {
+      Tensors one{tensor};
+      all.push_back(prepare_allreduce(call, one, opts.reduceOp, context_->settings()));
+    }
+    return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  Call call = this->call(operation::kReduce);
-  Staging staging = reducing(call, tensors, opts.reduceOp);
-  Prepared prepared = prepare_reduce(call, rank_ == opts.rootRank ? staging.updated(tensors) : staging.read(tensors),
-                                     opts.reduceOp, opts.rootRank, opts.rootTensor, context_->settings());
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kReduce, [&](Call& call) {
+    Staging staging = reducing(call, tensors, opts.reduceOp);
+    Prepared prepared = prepare_reduce(call, rank_ == opts.rootRank ? staging.updated(tensors) : staging.read(tensors),
+                                       opts.reduceOp, opts.rootRank, opts.rootTensor, context_->settings());
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  Call call = this->call(operation::kAllGather);
-  Staging staging = moving(call);
-  Prepared prepared = prepare_allgather(call, staging.written(outputs), staging.read(inputs), context_->settings());
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kAllGather, [&](Call& call) {
+    Staging staging = moving(call);
+    Prepared prepared = prepare_allgather(call, staging.written(outputs), staging.read(inputs), context_->settings());
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
-  Call call = this->call(operation::kAllGatherInto);
-  Staging staging = moving(call);
-  Prepared prepared = prepare_allgather_into(call, staging.written(output), staging.read(input));
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kAllGatherInto, [&](Call& call) {
+    Staging staging = moving(call);
+    Prepared prepared = prepare_allgather_into(call, staging.written(output), staging.read(input), context_->settings());
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 // outputs[rank][i] is where the i-th input of that rank goes.
 UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  Call call = this->call(operation::kAllGatherCoalesced);
-  Staging staging = moving(call);
-  if (outputs.size() != static_cast<std::size_t>(size_)) {
-    refuse_value(
-        call, "there must be one list of outputs a rank, " + std::to_string(size_) + ", not " + std::to_string(outputs.size()));
-  }
-  for (const Tensors& of_rank : outputs) {
-    check_pairs(call, of_rank.size(), inputs.size());
-  }
-  const Tensors& sent = staging.read(inputs);
-  const TensorLists& received = staging.written(outputs);
-  std::vector<Prepared> all;
-  for (std::size_t i = 0; i < sent.size(); ++i) {
-    TensorLists parts(1);
-    for (const Tensors& of_rank : received) {
-      parts.front().push_back(of_rank[i]);
+  return serve(operation::kAllGatherCoalesced, [&](Call& call) {
+    Staging staging = moving(call);
+    if (outputs.size() != static_cast<std::size_t>(size_)) {
+      refuse_value(
+          call, "there must be one list of outputs a rank, " + std::to_string(size_) + ", not " + std::to_string(outputs.size()));
     }
-    Tensors one{sent[i]};
-    all.push_back(prepare_allgather(call, parts, one, context_->settings()));
-  }
-  return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
+    for (const Tensors& of_rank : outputs) {
+      check_pairs(call, of_rank.size(), inputs.size());
+    }
+    const Tensors& sent = staging.read(inputs);
+    const TensorLists& received = staging.written(outputs);
+    std::vector<Prepared> all;
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      TensorLists parts(1);
+      for (const Tensors& of_rank : received) {
+        parts.front().push_back(of_rank[i]);
+      }
+      Tensors one{sent[i]};
+      all.push_back(prepare_allgather(call, parts, one, context_->settings()));
+    }
+    return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                 const c10d::AllgatherOptions& opts) {
-  Call call = this->call(operation::kAllGatherIntoCoalesced);
-  Staging staging = moving(call);
-  check_pairs(call, outputs.size(), inputs.size());
-  std::vector<Prepared> all;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all.push_back(prepare_allgather_into(call, staging.written(outputs[i]), staging.read(inputs[i])));
-  }
-  return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kAllGatherIntoCoalesced, [&](Call& call) {
+    Staging staging = moving(call);
+    check_pairs(call, outputs.size(), inputs.size());
+    std::vector<Prepared> all;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      all.push_back(prepare_allgather_into(call, staging.written(outputs[i]), staging.read(inputs[i]), context_->settings()));
+    }
+    return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
-  Call call = this->call(operation::kGather);
-  Staging staging(call, lanes_);
-  Prepared prepared = prepare_gather(call, staging.written(outputs), staging.read(inputs), opts.rootRank);
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kGather, [&](Call& call) {
+    Staging staging(call, lanes_);
+    Prepared prepared = prepare_gather(call, staging.written(outputs), staging.read(inputs), opts.rootRank);
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) {
-  Call call = this->call(operation::kScatter);
-  Staging staging(call, lanes_);
-  Prepared prepared = prepare_scatter(call, staging.written(outputs), staging.read(inputs), opts.rootRank);
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kScatter, [&](Call& call) {
+    Staging staging(call, lanes_);
+    Prepared prepared = prepare_scatter(call, staging.written(outputs), staging.read(inputs), opts.rootRank);
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) {
-  Call call = this->call(operation::kReduceScatter);
-  Staging staging = reducing(call, outputs, opts.reduceOp);
-  Prepared prepared =
-      prepare_reduce_scatter(call, staging.written(outputs), staging.read(inputs), opts.reduceOp, context_->settings());
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kReduceScatter, [&](Call& call) {
+    Staging staging = reducing(call, outputs, opts.reduceOp);
+    Prepared prepared =
+        prepare_reduce_scatter(call, staging.written(outputs), staging.read(inputs), opts.reduceOp, context_->settings());
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                      const c10d::ReduceScatterOptions& opts) {
-  Call call = this->call(operation::kReduceScatterTensor);
-  Staging staging = reducing(call, {output}, opts.reduceOp);
-  Prepared prepared =
-      prepare_reduce_scatter_tensor(call, staging.written(output), staging.read(input), opts.reduceOp, context_->settings());
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kReduceScatterTensor, [&](Call& call) {
+    Staging staging = reducing(call, {output}, opts.reduceOp);
+    Prepared prepared =
+        prepare_reduce_scatter_tensor(call, staging.written(output), staging.read(input), opts.reduceOp, context_->settings());
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                 const c10d::ReduceScatterOptions& opts) {
-  Call call = this->call(operation::kReduceScatterTensorCoalesced);
-  Staging staging = reducing(call, outputs, opts.reduceOp);
-  check_pairs(call, outputs.size(), inputs.size());
-  std::vector<Prepared> all;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    all.push_back(prepare_reduce_scatter_tensor(call, staging.written(outputs[i]), staging.read(inputs[i]), opts.reduceOp,
-                                                context_->settings()));
-  }
-  return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kReduceScatterTensorCoalesced, [&](Call& call) {
+    Staging staging = reducing(call, outputs, opts.reduceOp);
+    check_pairs(call, outputs.size(), inputs.size());
+    std::vector<Prepared> all;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      all.push_back(prepare_reduce_scatter_tensor(call, staging.written(outputs[i]), staging.read(inputs[i]), opts.reduceOp,
+                                                  context_->settings()));
+    }
+    return launch_all(call, std::move(all), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
                                               std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
-  Call call = this->call(operation::kAllToAllSingle);
-  Staging staging(call, lanes_);
-  Prepared prepared = prepare_alltoall_single(call, staging.written(output), staging.read(input), output_splits, input_splits);
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kAllToAllSingle, [&](Call& call) {
+    Staging staging(call, lanes_);
+    Prepared prepared = prepare_alltoall_single(call, staging.written(output), staging.read(input), output_splits, input_splits);
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
-  Call call = this->call(operation::kAllToAll);
-  Staging staging(call, lanes_);
-  Prepared prepared = prepare_alltoall(call, staging.written(outputs), staging.read(inputs));
-  return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kAllToAll, [&](Call& call) {
+    Staging staging(call, lanes_);
+    Prepared prepared = prepare_alltoall(call, staging.written(outputs), staging.read(inputs));
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::send(Tensors& tensors, int destination, int tag) {
-  Call call = message(operation::kSend, destination, tag);
-  Staging staging = Staging::of_message(call, lanes_, context_->direct());
-  Tensors& staged = staging.read(tensors);
-  Prepared prepared = prepare_send(call, staged, staging.memory());
-  return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
+  return serve_message(operation::kSend, destination, tag, [&](Call& call) {
+    Staging staging = Staging::of_message(call, lanes_, context_->direct());
+    Tensors& staged = staging.read(tensors);
+    Prepared prepared = prepare_send(call, staged, staging.memory());
+    return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
+  });
 }
 
 UccBackend::WorkPtr UccBackend::recv(Tensors& tensors, int source, int tag) {
-  return receive(message(operation::kRecv, source, tag), tensors);
+  return serve_message(operation::kRecv, source, tag, [&](Call& call) { return receive(call, tensors); });
 }
 
 UccBackend::WorkPtr UccBackend::recvAnysource(Tensors& tensors, int tag) {
-  return receive(message(operation::kRecvAnySource, Message::kAnyRank, tag), tensors);
+  return serve_message(operation::kRecvAnySource, Message::kAnyRank, tag, [&](Call& call) { return receive(call, tensors); });
 }
 
-UccBackend::WorkPtr UccBackend::receive(Call call, Tensors& tensors) {
+UccBackend::WorkPtr UccBackend::receive(const Call& call, Tensors& tensors) {
   Staging staging = Staging::of_message(call, lanes_, context_->direct());
   Tensors& staged = staging.written(tensors);
   Prepared prepared = prepare_recv(call, staged, staging.memory());
-  return launch(std::move(call), std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
+  return launch(call, std::move(prepared), std::move(staging), c10d::kUnsetTimeout, true);
 }
 
 UccBackend::WorkPtr UccBackend::barrier(const c10d::BarrierOptions& opts) {
-  Call call = this->call(operation::kBarrier);
-  Staging staging(call, lanes_);
-  // Of all that a caller says of the device this is what c10d hands on.
-  const std::optional<c10::DeviceType> accelerator = at::getAccelerator();
-  if (accelerator && !opts.device_ids.empty()) {
-    staging.behind(c10::Device(*accelerator, static_cast<c10::DeviceIndex>(opts.device_ids.front())));
-  }
-  return launch(std::move(call), prepare_barrier(), std::move(staging), opts.timeout, opts.asyncOp);
+  return serve(operation::kBarrier, [&](Call& call) {
+    Staging staging(call, lanes_);
+    // Of all that a caller says of the device this is what c10d hands on.
+    const std::optional<c10::DeviceType> accelerator = at::getAccelerator();
+    if (accelerator && !opts.device_ids.empty()) {
+      staging.behind(c10::Device(*accelerator, static_cast<c10::DeviceIndex>(opts.device_ids.front())));
+    }
+    return launch(std::move(call), prepare_barrier(), std::move(staging), opts.timeout, opts.asyncOp);
+  });
 }
 
 void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  refuse_forked_child("monitored_barrier of group '" + info_->name + "'");
   const bool own = opts.timeout != c10d::kUnsetTimeout;
   // Earlier groups may have used the same store under the same name.
   const std::string name = context_->scope() + "/monitored_barrier/" + std::to_string(membership_.team->id());
@@ -538,6 +644,9 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
       *spec_.store, name, rank_, size_, monitored_barriers_.fetch_add(1) + 1, [scope = &membership_.team->scope()] {
         if (scope->failed()) {
           throw StatusError(scope->failure());
+        }
+        if (scope->has_lost()) {
+          throw StatusError(scope->losses().front().reason);
         }
       }};
   trace::Call event;
@@ -565,6 +674,7 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
 
 c10::intrusive_ptr<c10d::Backend> UccBackend::split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                                     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  refuse_forked_child("splitting group '" + info_->name + "'");
   for (const int rank : ranks) {
     if (rank < 0 || rank >= size_) {
       throw_for_user(
@@ -576,6 +686,7 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::split(const c10::intrusive_ptr<c10
 
 c10::intrusive_ptr<c10d::Backend> UccBackend::shrink(const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
                                                      const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  refuse_forked_child("shrinking group '" + info_->name + "'");
   if (shrink_flags != 0) {
     context_->engine().fail(membership_.team->scope(),
                             Status(StatusCode::closed, "group '" + info_->name + "' was shrunk while it was in flight"));
@@ -609,14 +720,18 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> stor
                                                        "new_group()"));
   }
   const bool timed = opts && opts->timeout != c10d::kUnsetTimeout;  // or options that set something else
+  // Of a whole world that is shrunk, torch numbers the processes that are left anew.
+  const bool is_new_world = apart && spec_.global_ranks.size() == spec_.world->size;
   GroupSpec part{std::move(store),
                  name,
+                 is_new_world ? std::make_shared<const World>(World{ranks.size()}) : spec_.world,
                  {},
                  static_cast<int>(mine - ranks.begin()),
                  timed ? opts->timeout : milliseconds(timeout_ms_.load()),
                  apart};
   for (const int rank : ranks) {
-    part.global_ranks.push_back(spec_.global_ranks[static_cast<std::size_t>(rank)]);
+    part.global_ranks.push_back(is_new_world ? static_cast<std::int64_t>(part.global_ranks.size())
+                                             : spec_.global_ranks[static_cast<std::size_t>(rank)]);
   }
   return for_user([&] { return c10::make_intrusive<UccBackend>(CommContext::find_place(part, settings), settings); });
 }
@@ -652,6 +767,7 @@ void UccBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10
 }
 
 void UccBackend::waitForPendingWorks() {
+  refuse_forked_child("waiting for the operations of group '" + info_->name + "'");
   const Deadline deadline = Deadline::after(milliseconds(timeout_ms_.load()));
   const bool drained = context_->engine().drain(membership_.team->scope(), deadline) || failure() != nullptr;
   if (!drained || (hook_ != nullptr && !hook_->wait(deadline))) {
@@ -667,8 +783,9 @@ void UccBackend::abort() {
   close(milliseconds(0));
 }
 
+// In a forked child there is nothing to close: what it has is its parent's.
 void UccBackend::close(milliseconds drain) {
-  if (!closed_.exchange(true, std::memory_order_acq_rel)) {
+  if (!closed_.exchange(true, std::memory_order_acq_rel) && !in_forked_child()) {
     context_->leave(membership_.team, info_->name, drain);
     trace::recorder().close_group(home_->group);
   }

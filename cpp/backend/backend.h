@@ -6,22 +6,21 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "backend/coalescing.h"
 #include "backend/comm_context.h"
 #include "backend/observe.h"
 #include "backend/options.h"
 #include "base/settings.h"
-#include "base/thread_annotations.h"
 #include "compat/torch_compat.h"
+#include "device/staged_op.h"
 #include "device/staging.h"
 #include "ops/call.h"
 #include "ops/prepared.h"
-#include "progress/op_batch.h"
+#include "progress/effect_order.h"
 #include "progress/turns.h"
 #include "trace/flight_recorder.h"
 #include "work/work.h"
@@ -69,6 +68,9 @@ class UccBackend final : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
+  // After an exception between the two: nothing of what this thread called is sent. Nothing if
+  // there is no coalescing.
+  void dropCoalescing(const std::string& why);
 
   // A new group of some of our ranks, on the same context; null where this rank is none of them. Nobody else is involved.
   bool supportsSplitting() const override { return true; }
@@ -107,19 +109,29 @@ class UccBackend final : public c10d::Backend {
   std::uint32_t number() const { return home_->group; }  // in the flight recorder
 
  private:
-  // What a thread has called since startCoalescing(). Nothing of it is sent before endCoalescing().
-  struct Coalescing {
-    std::shared_ptr<OpBatch> batch;
-    Tensors outputs;
-    std::vector<std::shared_ptr<const Fence>> fences;
+  // An operation on its way to the engine.
+  struct Outgoing {
+    std::shared_ptr<Op> op;  // null: nothing is left to do
+    std::shared_ptr<Copies> copies{};
+    UccWork::Parts parts{};
+    Effects effects{};
+    EffectOrder::Earlier after{};
+    Deadline deadline{};
+    bool async_op = false;
+    bool is_collective = false;
   };
 
   // Why the group cannot be used any more; null while it can.
   const Status* failure() const;
 
-  Call call(const Operation& op) const;
-  Call message(const Operation& op, int peer, int tag) const;
-  WorkPtr receive(Call call, Tensors& tensors);
+  // Calls `body` with what every error names. A call that throws drops the coalescing that it was
+  // part of.
+  template <typename Body>
+  WorkPtr serve(const Operation& op, const Body& body);
+  template <typename Body>
+  WorkPtr serve_message(const Operation& op, int peer, int tag, const Body& body);
+  Call call(const Operation& op, int peer = Call::kNoPeer, int tag = 0) const;
+  void refuse_forked_child(const std::string& what) const;
   // Of what UCC moves, and of what it reduces of these.
   Staging moving(Call& call);
   Staging reducing(Call& call, const Tensors& tensors, const c10d::ReduceOp& op);
@@ -132,16 +144,19 @@ class UccBackend final : public c10d::Backend {
                      bool async_op);
   // Gives the call its sequence number, and says everywhere that it was made.
   trace::Recording begin(Call& call, const Prepared& prepared, const UccWork::Parts& parts, Clock::time_point now);
+  void put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Outgoing& outgoing);
+  void wait_for_earlier(const Call& call, c10::ArrayRef<Prepared*> all);
   // Null if nothing has to be done.
   std::shared_ptr<Op> make_op(Call&& call, Prepared&& prepared, trace::Recording recording);
   trace::Counters& counters_of(const Operation& op, trace::Route route);
   void tell_hook_of(Op& op, const UccWork::Parts& parts);
   UccWork::Parts parts_of(const Operation& op, trace::Route route);
-  // `copies` null: all on the host.
-  WorkPtr post(std::shared_ptr<Op> op, const std::shared_ptr<Copies>& copies, UccWork::Parts&& parts, Deadline deadline,
-               bool async_op);
-  WorkPtr post(std::shared_ptr<Op> op, UccWork::Parts&& parts, Deadline deadline, bool async_op);
-  Coalescing* coalescing_of_this_thread();
+  WorkPtr receive(const Call& call, Tensors& tensors);
+  // To the coalescing of this thread, or to the engine.
+  WorkPtr dispatch(Outgoing&& outgoing);
+  WorkPtr post(Outgoing&& outgoing);
+  WorkPtr add_to(Coalescing& coalescing, Outgoing&& outgoing);
+  Coalescing* open_coalescing() const;
   void close(std::chrono::milliseconds drain);
   // Null where this rank is not among `ranks`, which are ranks of this group.
   c10::intrusive_ptr<c10d::Backend> part(std::shared_ptr<KvStore> store, const std::string& name, const std::vector<int>& ranks,
@@ -155,17 +170,14 @@ class UccBackend final : public c10d::Backend {
   const std::shared_ptr<WorkHome> home_;
   std::shared_ptr<CompletionHook> hook_;  // null: none
   Lanes lanes_;
+  EffectOrder order_;
   const std::shared_ptr<Turns> turns_;
-  std::atomic<bool> in_turns_{false};  // once it has seen a device: see device/staged_op.h
+  const std::shared_ptr<StagedOp::Waiting> waiting_;
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<std::uint64_t> message_seq_{0};
   std::atomic<std::uint64_t> monitored_barriers_{0};
   std::atomic<bool> closed_{false};
-
-  std::atomic<int> open_coalescings_{0};  // spares the lock where there is none
-  Mutex coalescing_mutex_;                // threads may coalesce at once, each its own calls
-  std::map<std::thread::id, Coalescing> coalescings_ TUCC_GUARDED_BY(coalescing_mutex_);
 };
 
 }  // namespace torch_ucc

@@ -1,7 +1,5 @@
 #include "backend/comm_context.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -12,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/forked.h"
 #include "base/process_state.h"
 #include "base/scarcity.h"
 #include "bootstrap/exchange.h"
@@ -25,16 +24,19 @@
 namespace torch_ucc {
 namespace {
 
+Status closed_status() { return {StatusCode::closed, "its process group was closed"}; }
+
 // How long a closing step may take beyond the caller's limit where no peer is involved: a turn with the baton, the library's own
 // clean-up, callbacks that end.
 constexpr std::chrono::milliseconds kForOurselves{500};
 
-// How long the operations in flight may still end after a peer has exited of its own accord: what it sent before is on its way.
-constexpr milliseconds kLeaveGrace{1000};
-
 // How long the end of a peer, of which the transport knows already, may take to be told: by process descriptor or life line
 // that is milliseconds, on a machine where each core is wanted by many more.
 constexpr milliseconds kVerdict{2000};
+
+// How long nothing may arrive for the operations of a group that has lost a member, before they
+// fail.
+constexpr milliseconds kQuiet{500};
 
 constexpr std::uint16_t kControlTeam = 1;
 constexpr std::uint16_t kFirstGroup = 2;
@@ -51,12 +53,9 @@ Registry& registry() {
   return *instance;
 }
 
-std::atomic<bool> forked{false};
-
-// UCX's threads and memory do not survive a fork: the child must not touch them, not even to clean up.
-void mark_forked_children() {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
-  (void)registered;
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1) + 1;
 }
 
 // Earlier process groups may have used the same store: every start of a rank gets a number of its own, the same on all ranks
@@ -192,15 +191,13 @@ class CloseBarrier final : public Collective {
 
 }  // namespace
 
-bool CommContext::in_forked_child() { return forked.load(std::memory_order_relaxed); }
-
-std::shared_ptr<CommContext> CommContext::open_for(const std::vector<std::int64_t>& global_ranks, const NamedValues& own) {
+std::shared_ptr<CommContext> CommContext::open_for(const GroupSpec& group, const NamedValues& own) {
   Registry& contexts = registry();
   const MutexLock lock(contexts.mutex);
   std::shared_ptr<CommContext> alike;
   std::shared_ptr<CommContext> other;
   for (const std::shared_ptr<CommContext>& context : contexts.open) {
-    if (context->serves(global_ranks)) {
+    if (context->serves(group)) {
       (context->settings_.own() == own ? alike : other) = context;  // the latest stays
     }
   }
@@ -215,12 +212,12 @@ Place CommContext::find_place(const GroupSpec& group, const Settings& settings) 
                                        "' cannot be created: this process was forked from one that used ucc, and UCX does "
                                        "not survive that. Start processes with the spawn or forkserver method."));
   }
-  const std::shared_ptr<CommContext> common = group.apart ? nullptr : open_for(group.global_ranks, {});
+  const std::shared_ptr<CommContext> common = group.apart ? nullptr : open_for(group, {});
   if (common == nullptr) {
     return {group, nullptr, kFirstGroup};
   }
   const NamedValues own = settings.own();
-  const std::shared_ptr<CommContext> wanted = own.empty() ? common : open_for(group.global_ranks, own);
+  const std::shared_ptr<CommContext> wanted = own.empty() ? common : open_for(group, own);
   if (wanted != nullptr && wanted->engine_.failed()) {
     throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' cannot be created on a context that has failed (" +
                                                      wanted->engine_.failure().message() +
@@ -247,7 +244,9 @@ std::shared_ptr<CommContext> CommContext::at(const Place& place, const Settings&
 }
 
 CommContext::CommContext(const GroupSpec& group, const Settings& settings)
-    : settings_(settings),
+    : number_(next_number()),
+      settings_(settings),
+      world_(group.world),
       store_(group.store),
       global_ranks_(group.global_ranks),
       rank_(group.rank),
@@ -259,7 +258,8 @@ CommContext::CommContext(const GroupSpec& group, const Settings& settings)
       direct_(std::make_shared<Direct>()),
       oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
       transports_(ucc_, worker_, *direct_, [this](const std::string& note) { on_note(note); }),
-      engine_(transports_, park_policy(settings_, ranks_on_cores(peers_, rank_)), std::move(bell_), kVerdict),
+      engine_(transports_, park_policy(settings_, ranks_on_cores(peers_, rank_)), std::move(bell_),
+              {.verdict = kVerdict, .quiet = kQuiet}),
       control_scope_(std::make_shared<Scope>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);
   find_direct_messages();
@@ -454,31 +454,44 @@ std::vector<std::uint64_t> CommContext::lost_with(const Notice& notice) {
 }
 
 // In the watching thread.
-milliseconds CommContext::on_end(const Notice& notice) {
-  std::vector<std::pair<std::shared_ptr<Scope>, Status>> broken;
+void CommContext::on_end(const Notice& notice) {
+  std::vector<std::pair<std::shared_ptr<Scope>, Loss>> losses;
   {
     const std::vector<std::uint64_t> lost = lost_with(notice);
     const MutexLock lock(mutex_);
-    bool news = false;
     for (const std::uint64_t position : lost) {
-      news |= gone_.try_emplace(position, StatusCode::peer_gone, describe(position) + what_happened(notice.how)).second;
-    }
-    if (news && notice.how == Ending::exited) {
-      return kLeaveGrace;
-    }
-    for (const auto& [scope, member] : members_) {
-      for (const std::uint64_t position : lost) {
-        if (std::find(member.positions.begin(), member.positions.end(), position) != member.positions.end()) {
-          broken.emplace_back(member.scope, gone_.at(position));
-          break;
+      if (!gone_.try_emplace(position, StatusCode::peer_gone, describe(position) + what_happened(notice.how)).second) {
+        continue;
+      }
+      for (const auto& [scope, member] : members_) {
+        const auto at = std::find(member.positions.begin(), member.positions.end(), position);
+        if (at != member.positions.end()) {
+          losses.emplace_back(member.scope, loss_in(member, static_cast<int>(at - member.positions.begin())));
         }
       }
     }
   }
-  for (const auto& [scope, reason] : broken) {
-    engine_.fail(*scope, reason);
+  for (auto& [scope, loss] : losses) {
+    engine_.lose(*scope, std::move(loss));
   }
-  return milliseconds(0);
+}
+
+// Of a member that is gone. Its page, if it is on this host, says what it called last, of whatever
+// group.
+Loss CommContext::loss_in(const Member& member, int rank) const {
+  const std::uint64_t position = member.positions[static_cast<std::size_t>(rank)];
+  Loss loss{rank, gone_.at(position)};
+  if (const Bell* const bell = bell_of(position)) {
+    const Bell::Activity last = bell->activity();
+    const bool is_collective =
+        last.operation < operation::kTable.size() && !operation::is_message(operation::kTable.at(last.operation));
+    if (last.group == 0) {
+      loss.last_called = 0;
+    } else if (last.group == member.id && is_collective) {
+      loss.last_called = last.seq;
+    }
+  }
+  return loss;
 }
 
 // What those members that can be seen from here were doing last, where it is not what we do.
@@ -522,8 +535,9 @@ std::string CommContext::observe(std::uint16_t group, const std::vector<std::uin
   return text.empty() ? "Every other rank is in the same call." : "Not in the same call: " + text + ".";
 }
 
-bool CommContext::serves(const std::vector<std::int64_t>& global_ranks) const {
-  return founder_open_.load() && std::all_of(global_ranks.begin(), global_ranks.end(), [this](std::int64_t rank) {
+bool CommContext::serves(const GroupSpec& group) const {
+  return founder_open_.load() && group.world == world_ &&
+         std::all_of(group.global_ranks.begin(), group.global_ranks.end(), [this](std::int64_t rank) {
            return std::find(global_ranks_.begin(), global_ranks_.end(), rank) != global_ranks_.end();
          });
 }
@@ -594,7 +608,7 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
   PeerRecord mine = peers_[static_cast<std::size_t>(rank_)];
   mine.agreed = own;
   const Status reason = difference(group.name, first, 0, mine, group.rank);
-  const std::shared_ptr<CommContext> context = open_for(group.global_ranks, decided);
+  const std::shared_ptr<CommContext> context = open_for(group, decided);
   if (context != nullptr && group.store->add(key + "/refused", 1) == 1) {  // one tells the others, however many differ
     context->refuse(group, place.id, reason);
   }
@@ -706,6 +720,17 @@ void CommContext::leave(const std::shared_ptr<UccTeam>& team, const std::string&
   close(deadline);
 }
 
+std::vector<std::uint64_t> CommContext::open_contexts() {
+  Registry& contexts = registry();
+  const MutexLock lock(contexts.mutex);
+  std::vector<std::uint64_t> numbers;
+  numbers.reserve(contexts.open.size());
+  for (const auto& context : contexts.open) {
+    numbers.push_back(context->number());
+  }
+  return numbers;
+}
+
 void CommContext::close_all(std::chrono::milliseconds limit) {
   if (in_forked_child()) {
     return;
@@ -745,6 +770,7 @@ bool CommContext::destroy(Deadline deadline) {
   try {
     thread = std::thread([self = shared_from_this(), destroyed, deadline] {
       destroyed->set_value(self->engine_.with_baton(deadline, [&](LoopToken& token) {
+        self->engine_.fail(closed_status());  // before anything goes that an operation might still use
         self->control_team_->destroy(token);
         self->worker_.destroy(token);
         self->ucc_.destroy(token);
@@ -784,7 +810,7 @@ void CommContext::close(Deadline deadline) {
   watch_->stop(all_here ? Ending::left : Ending::exited);
   const bool destroyed = all_here && !groups_are_open && destroy(std::max(deadline, Deadline::after(kForOurselves)));
   // From here nothing reaches UCC any more, whoever still holds a group or a Work.
-  engine_.fail(Status(StatusCode::closed, "its process group was closed"));
+  engine_.fail(closed_status());
   engine_.stop_background();
   delivery_.stop(std::max(deadline, Deadline::after(kForOurselves)));
   if (!destroyed) {

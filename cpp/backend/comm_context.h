@@ -32,11 +32,19 @@
 
 namespace torch_ucc {
 
+// Processes that number themselves from 0 and make groups of each other: what torch calls the
+// default group, and the groups that derive from it. A process may be in several, which may number
+// other processes alike; so a world is told by its identity as an object, never by its ranks.
+struct World {
+  std::size_t size = 0;
+};
+
 // A group that is to be created, seen from one of its members.
 struct GroupSpec {
   std::shared_ptr<KvStore> store;  // of this group: its keys are not those of another group
   std::string name;
-  std::vector<std::int64_t> global_ranks;  // by rank of the group
+  std::shared_ptr<const World> world;
+  std::vector<std::int64_t> global_ranks;  // in the world, by rank of the group
   int rank = 0;
   std::chrono::milliseconds timeout{0};
   bool apart = false;  // on a context of its own: in that of the others a rank has died, which may have left queues blocked
@@ -59,23 +67,25 @@ struct Membership {
 
 class CommContext : public std::enable_shared_from_this<CommContext> {
  public:
-  // The latest context that covers the group and whose first group is still open, or a new one over exactly its members: the
-  // first group, normally the world, makes the context, and later groups are teams on it. A group with options of its own
-  // needs a context that was made with the same; one without takes another only if there is none without. All members see the
-  // same contexts: they are all members of that first group, and open and close it in the same place of their program. Where
-  // they share one, the group's first rank decides, and who wants other options than it does fails the group for all. Blocks
-  // until that rank called it too; throws StatusError.
+  // The latest context of its world that covers the group and whose first group is still open, or a
+  // new one over exactly its members: the first group, normally the whole world, makes the context,
+  // and later groups are teams on it. A group with options of its own needs a context that was made
+  // with the same; one without takes another only if there is none without. All members see the
+  // same contexts: they are all members of that first group, and open and close it in the same
+  // place of their program. Where they share one, the group's first rank decides, and who wants
+  // other options than it does fails the group for all. Blocks until that rank called it too;
+  // throws StatusError.
   static Place find_place(const GroupSpec& group, const Settings& settings);
 
   // The context of the place, which is made if there is none. Blocks until all members called it; throws StatusError.
   static std::shared_ptr<CommContext> at(const Place& place, const Settings& settings);
 
-  // Whether this process was forked from one that used a context: it must not use any.
-  static bool in_forked_child();
-
   // Every context of the process, each within `limit` and two seconds. At exit: groups that are open stay as they are, and
   // nothing of theirs is freed.
   static void close_all(std::chrono::milliseconds limit);
+
+  // Their numbers.
+  static std::vector<std::uint64_t> open_contexts();
 
   CommContext(const GroupSpec& group, const Settings& settings);
   ~CommContext();
@@ -95,7 +105,9 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const Settings& settings() const { return settings_; }
   // Prefix of keys in a store that no other context of the job uses, the same for all its processes.
   const std::string& scope() const { return scope_; }
-  const std::vector<PeerRecord>& peers() const { return peers_; }
+  const std::shared_ptr<const World>& world() const { return world_; }
+  // Counts the contexts of this process.
+  std::uint64_t number() const { return number_; }
 
  private:
   // A group that is open.
@@ -113,15 +125,17 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::vector<PeerWatch::Process> processes() const;
   std::unique_ptr<LifeLines> open_lines(const GiveUp& give_up, Deadline deadline);
   void wait_for_lines(const GiveUp& give_up, Deadline deadline);
-  milliseconds on_end(const Notice& notice);
+  void on_end(const Notice& notice);
   std::vector<std::uint64_t> lost_with(const Notice& notice);
   void throw_if_gone(const std::string& group, const std::vector<std::uint64_t>& members) const TUCC_REQUIRES(mutex_);
   GiveUp unless_gone(const std::string& group, std::vector<std::uint64_t> members);
+  Loss loss_in(const Member& member, int rank) const TUCC_REQUIRES(mutex_);
   std::string describe(std::uint64_t position) const;
   std::string observe(std::uint16_t group, const std::vector<std::uint64_t>& members) const;
-  bool serves(const std::vector<std::int64_t>& global_ranks) const;
-  // The latest that serves these and was made with options of its own like `own`, or null; without any also with others.
-  static std::shared_ptr<CommContext> open_for(const std::vector<std::int64_t>& global_ranks, const NamedValues& own);
+  bool serves(const GroupSpec& group) const;
+  // The latest that serves the group and was made with options of its own like `own`, or null;
+  // without any also with others.
+  static std::shared_ptr<CommContext> open_for(const GroupSpec& group, const NamedValues& own);
   std::vector<std::uint64_t> positions(const std::vector<std::int64_t>& global_ranks) const;
   const Bell* bell_of(std::uint64_t member) const;
   Bells bells_of(const std::vector<std::uint64_t>& members) const;
@@ -133,7 +147,9 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   bool agree_to_close(Deadline deadline);
   bool destroy(Deadline deadline);
 
+  const std::uint64_t number_;
   const Settings settings_;
+  const std::shared_ptr<const World> world_;
   const std::shared_ptr<KvStore> store_;
   const std::vector<std::int64_t> global_ranks_;  // by position in the context
   const int rank_;                                // our position

@@ -26,6 +26,7 @@
 #include "ucc/library.h"
 #include "ucx/config.h"
 #include "ucx/probe.h"
+#include "work/delivery.h"
 #include "work/errors.h"
 
 namespace py = pybind11;
@@ -48,9 +49,10 @@ void raise_python_signals() {
 }
 
 Place find_place(const c10::intrusive_ptr<c10d::Store>& store, int rank, milliseconds timeout, std::string group_id,
-                 std::vector<std::int64_t> global_ranks, const Settings& settings) {
+                 std::shared_ptr<const World> world, std::vector<std::int64_t> global_ranks, const Settings& settings) {
   return for_user([&] {
-    const GroupSpec group{std::make_shared<C10dStore>(store), std::move(group_id), std::move(global_ranks), rank, timeout};
+    const GroupSpec group{
+        std::make_shared<C10dStore>(store), std::move(group_id), std::move(world), std::move(global_ranks), rank, timeout};
     return CommContext::find_place(group, settings);
   });
 }
@@ -142,7 +144,15 @@ void bind_backend(py::module_& module) {
       .def("_set_default_timeout", &UccBackend::setTimeout, py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
            "The name that torch's own backends have for set_timeout().")
       .def_property_readonly("options", &UccBackend::getBackendOptions)
+      .def_property_readonly(
+          "world", [](const UccBackend& backend) { return std::const_pointer_cast<World>(backend.context()->world()); },
+          "That of the group.")
+      .def_property_readonly(
+          "context", [](const UccBackend& backend) { return backend.context()->number(); },
+          "Counts what groups of this process share: UCC's context, and the plan that it was made by.")
       .def_property_readonly("number", &UccBackend::number, "By which the flight recorder names the group.")
+      .def("drop_coalescing", &UccBackend::dropCoalescing, py::arg("why"), py::call_guard<py::gil_scoped_release>(),
+           "After an exception within a coalescing of this thread: nothing of it is sent.")
       .def("counters", &counters,
            "Of each operation that was called, and each way it went: its name, the way, calls, bytes, nanoseconds waited.")
       .def("engine", &engine,
@@ -151,12 +161,15 @@ void bind_backend(py::module_& module) {
           "perform_nocolor_split", [](const UccBackend&, const py::object&) {}, py::arg("device"),
           "Called by torch on ranks outside a new group: nothing to do, ours "
           "involves its members only.");
+  py::class_<World, std::shared_ptr<World>>(
+      module, "World", "The processes of a default group, and of the groups that derive from it: an identity.")
+      .def(py::init([](std::size_t size) { return std::make_shared<World>(World{size}); }), py::arg("size"));
   py::class_<Place>(module, "Place", "Where a group is created.")
       .def_property_readonly(
           "is_shared", [](const Place& place) { return place.context != nullptr; },
           "Whether it is what another group uses already: else there has to be a plan.");
   module.def("find_place", &find_place, py::arg("store"), py::arg("rank"), py::arg("timeout"), py::arg("group_id"),
-             py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
+             py::arg("world"), py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
              "For a group of these; blocks until its first rank called it too. Raises where that one was given other options.");
   module.def(
       "check_ucc_options", [](const NamedValues& options) { for_user([&] { read_ucc_context_config(options); }); },
@@ -239,6 +252,9 @@ PYBIND11_MODULE(_core, module) {
       },
       "The names of all operations, as torch.distributed calls them.");
   module.def("ucc_version", &torch_ucc::ucc_library_version, "The version of the UCC library that was loaded.");
+  module.def("open_contexts", &torch_ucc::CommContext::open_contexts, "The numbers of those of this process.");
   module.def("close_all", &torch_ucc::CommContext::close_all, py::arg("limit"), py::call_guard<py::gil_scoped_release>(),
              "Close every context of this process, each within the limit.");
+  module.def("wait_for_callbacks", &torch_ucc::Delivery::wait_for_running, py::call_guard<py::gil_scoped_release>(),
+             "Of futures: those that are running.");
 }

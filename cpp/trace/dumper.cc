@@ -10,6 +10,7 @@
 #include <fstream>
 #include <system_error>
 
+#include "base/forked.h"
 #include "base/status.h"
 #include "trace/dump.h"
 
@@ -100,6 +101,7 @@ void Dumper::write(const char* reason) {
 }
 
 void start_dumper(const std::filesystem::path& directory) {
+  mark_forked_children();
   static auto* const instance = new Dumper(recorder(), directory);
   dumper.store(instance);
 }
@@ -112,14 +114,16 @@ void dump_at_signal() {
   (void)installed;
 }
 
+// A forked child shares the descriptor that wakes its parent's thread, and has no thread of its
+// own.
 void request_dump(const char* reason) {
-  if (Dumper* const instance = dumper.load()) {
+  if (Dumper* const instance = in_forked_child() ? nullptr : dumper.load()) {
     instance->request(reason);
   }
 }
 
 void flush_dump(Deadline deadline) {
-  if (Dumper* const instance = dumper.load()) {
+  if (Dumper* const instance = in_forked_child() ? nullptr : dumper.load()) {
     instance->flush(deadline);
   }
 }

@@ -1,5 +1,9 @@
 #include "ucc/context.h"
 
+#include <initializer_list>
+#include <optional>
+#include <string>
+
 #include "base/environment.h"
 #include "ucc/context_config.h"
 #include "ucc/error_log.h"
@@ -18,11 +22,14 @@ void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, 
   ucc_context_params_t params{};
   params.mask = UCC_CONTEXT_PARAM_FIELD_OOB;
   params.oob = oob.params();
-  const ucc_status_t status = [&] {
-    // By nothing else does UCC hand on an option to UCX. UCX reads those of its transports (TCP_RX_SEG_SIZE) by UCX_ alone.
-    const TemporaryEnvironment told({"UCC_UCX_", "UCX_"}, ucx);
-    return ucc_context_create(ucc_library(), &params, config.get(), &handle_);
-  }();
+  ucc_lib_h const library = ucc_library();
+  // UCC has no other way to hand an option on to UCX, and UCX reads those of its transports
+  // (TCP_RX_SEG_SIZE) by UCX_ alone. UCX has read them before UCC first asks the peers; from then
+  // on another thread may make a context, with which a peer is first.
+  auto told = std::make_optional<TemporaryEnvironment>(std::initializer_list<std::string>{"UCC_UCX_", "UCX_"}, ucx);
+  oob.set_on_next_exchange([&told] { told.reset(); });
+  const ucc_status_t status = ucc_context_create(library, &params, config.get(), &handle_);
+  oob.set_on_next_exchange(nullptr);
   if (status != UCC_OK) {
     handle_ = nullptr;
     throw_if_error(oob.failure());  // the reason, if the exchange failed

@@ -55,6 +55,9 @@ ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self,
   auto& oob = *static_cast<Oob*>(self);
   *request = nullptr;
   try {
+    if (const auto call = std::exchange(oob.on_next_exchange_, nullptr)) {
+      call();
+    }
     const std::string name = oob.scope_ + "/oob/" + std::to_string(oob.calls_++);
     *request = new Request{
         .oob = oob,

@@ -3,6 +3,7 @@
 
 #include <ucc/api/ucc.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -26,6 +27,9 @@ class Oob {
 
   // Exchanges under way fail when it passes.
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
+
+  // Called once, when UCC begins its next exchange.
+  void set_on_next_exchange(std::function<void()> call) { on_next_exchange_ = std::move(call); }
 
   // What ends them earlier: see bootstrap/backoff.h.
   void set_give_up(GiveUp give_up) { give_up_ = std::move(give_up); }
@@ -54,6 +58,7 @@ class Oob {
   bool closing_ = false;
   Deadline deadline_;
   GiveUp give_up_;
+  std::function<void()> on_next_exchange_;
   Status failure_;
 };
 

@@ -26,25 +26,31 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     whom. `operations` names what serves each: UCC, messages or the store; for the algorithm that UCC takes at
     a size there is `torch-ucc plan --op`.
     """
+    return described(group)[0]
+
+
+def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], _plan.Agreed]:
+    """describe(), and what the ranks of the group agreed on, or would."""
     core = _extension.core()
     settings = config.in_force()
     members = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
     me = dist.get_rank(group)
-    agreed = _plan.of(members)
-    planned = _plan.chosen_for(members)
+    backend = _extension.backend_of(group or dist.group.WORLD)
+    chosen = _plan.of(backend.context) if backend is not None else _plan.Chosen([], [])
+    planned = (chosen.ucx, chosen.ucc)
     own = _options.of(group or dist.group.WORLD)
     with told_by_profile():
         probe = core.TransportProbe(_options.told(planned, own)[0])
     told: list[tuple[bytes, bytes]] = [(b"", b"")] * len(members)
     dist.all_gather_object(told, (probe.address(), _plan.record_here()), group=group)
-    agreed = agreed or _plan.learn(me, members, [record for _, record in told])
+    agreed = chosen.agreed or _plan.agree(me, members, [record for _, record in told])
     hosts = [agreed.host_of(rank) for rank in members]
     transports = {where: probe.transports_to(told[other][0]) for where, other in _one_peer_each(hosts, me)}
     dist.barrier(group)  # the addresses are those of probes that must still exist
     differ = differences(agreed.plan, agreed.rank, transports)
     for text in differ:
         warnings.warn(f"ucc: {text}", RuntimeWarning, stacklevel=2)
-    return {
+    about = {
         "libraries": libraries(),
         "settings": {
             name: {"value": str(getattr(settings, name)), "source": settings.sources.get(name, "default")}
@@ -60,6 +66,7 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
         "transports": transports,
         "differences": differ,
     }
+    return about, agreed
 
 
 def libraries() -> dict[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The plan of each set of processes that share a UCC context: made when the first group of them is created.
+"""The plan of each UCC context: made when its first group is created.
 
 Ranks that are all on one host, where nobody set anything, need none: what they tell each other is only where
 they are, or how many cores they share if the launcher said where, and two of them nothing then. What makes
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_ucc import config
 from torch_ucc.topology import algorithms, sysv, where
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch_ucc.topology.plan import Plan
 
 Options = list[tuple[str, str]]
-_Kept = TypeVar("_Kept")
 
 _SHOWN = 4
 
@@ -39,14 +38,20 @@ class Agreed(NamedTuple):
         return self.job.ranks[self.global_ranks.index(global_rank)].host
 
 
-_agreed: dict[tuple[int, ...], Agreed] = {}
-_chosen: dict[tuple[int, ...], tuple[Options, Options]] = {}
-"""What was decided for UCX and UCC's context of these ranks; both the latest last."""
+class Chosen(NamedTuple):
+    """What UCX and UCC's context are told; and what the ranks agreed on, if they told each other about their
+    hosts."""
+
+    ucx: Options
+    ucc: Options
+    agreed: Agreed | None = None
 
 
-def choose(
-    core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta
-) -> tuple[Options, Options]:
+_of_contexts: dict[int, Chosen] = {}
+"""By the number of the context."""
+
+
+def choose(core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta) -> Chosen:
     """What to tell UCX and UCC's context on this rank. Raises ValueError if what somebody set leaves no way
     to a peer, or if the profile is for another topology.
 
@@ -54,14 +59,6 @@ def choose(
     of whom the launcher says that they are on one. On one host the libraries are told how many ranks there
     are, to leave the network alone, which way to copy, and by which algorithms.
     """
-    chosen = _choose(core, store, rank, global_ranks, timeout)
-    _keep(_chosen, tuple(global_ranks), chosen)
-    return chosen
-
-
-def _choose(
-    core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta
-) -> tuple[Options, Options]:
     size = len(global_ranks)
     is_plain = not settings() and config.in_force().tuned is None
     told = told_by_launcher(size)
@@ -73,25 +70,24 @@ def _choose(
         needs_plan = len(said) > 1 or b"" in said
     if needs_plan:
         records = core.exchange(store, rank, size, timeout, record_here())
-        agreed = learn(rank, global_ranks, records)
+        agreed = agree(rank, global_ranks, records)
         _refuse_problems(agreed.plan)
         _refuse_profile(agreed.job)
-        return agreed.plan.ucx_settings(rank), agreed.plan.ucc_settings(rank)
-    _agreed.pop(tuple(global_ranks), None)
+        return Chosen(agreed.plan.ucx_settings(rank), agreed.plan.ucc_settings(rank), agreed)
     if is_plain:
         devices = ("NET_DEVICES", LOOPBACK)
         crowded = size > cores
         has_sysv = sysv.works()
         shared = [tls(cma=crowded, tcp=False, sysv=has_sysv), receive_buffers(sysv=has_sysv)]
         of_ucc = [("TL_UCP_TUNE", algorithms.one_host(crowded)), ("ESTIMATED_NUM_PPN", str(size))]
-        return [*(shared if size > 1 else []), devices], [*of_ucc, devices]
+        return Chosen([*(shared if size > 1 else []), devices], [*of_ucc, devices])
     from torch_ucc.topology.plan import make_plan
 
     job = job_of_launcher(size)
     plan = make_plan(job)
     _refuse_problems(plan)
     _refuse_profile(job)
-    return plan.ucx_settings(rank), plan.ucc_settings(rank)
+    return Chosen(plan.ucx_settings(rank), plan.ucc_settings(rank))
 
 
 def told_by_launcher(size: int, environment: Mapping[str, str] = os.environ) -> bool | None:
@@ -126,37 +122,25 @@ def record_here() -> bytes:
     return encode(this_host(), settings(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def learn(rank: int, global_ranks: Sequence[int], records: Sequence[bytes]) -> Agreed:
-    """Plans with what these ranks told, and keeps it: the same on all of them."""
+def agree(rank: int, global_ranks: Sequence[int], records: Sequence[bytes]) -> Agreed:
+    """Plans with what these ranks told each other: the same on all of them."""
     from torch_ucc.topology.job import decode
     from torch_ucc.topology.plan import make_plan
 
     job = decode(records)
-    key = tuple(global_ranks)
-    _keep(_agreed, key, Agreed(job, make_plan(job), rank, key))
-    return _agreed[key]
+    return Agreed(job, make_plan(job), rank, tuple(global_ranks))
 
 
-def of(global_ranks: Sequence[int]) -> Agreed | None:
-    """That of the processes which these are among, if they told each other: the latest, of several."""
-    return _latest(_agreed, global_ranks)
+def keep(core: Any, context: int, chosen: Chosen) -> None:
+    """What a context was made by, for as long as it is open."""
+    still_open = {*core.open_contexts(), context}
+    for closed in _of_contexts.keys() - still_open:
+        del _of_contexts[closed]
+    _of_contexts[context] = chosen
 
 
-def chosen_for(global_ranks: Sequence[int]) -> tuple[Options, Options]:
-    """What choose() returned for the processes which these are among."""
-    return _latest(_chosen, global_ranks) or ([], [])
-
-
-def _keep(kept: dict[tuple[int, ...], _Kept], key: tuple[int, ...], value: _Kept) -> None:
-    """As the latest."""
-    kept.pop(key, None)
-    kept[key] = value
-
-
-def _latest(kept: dict[tuple[int, ...], _Kept], global_ranks: Sequence[int]) -> _Kept | None:
-    """Of those for all of these ranks, and maybe others."""
-    wanted = set(global_ranks)
-    return next((value for ranks, value in reversed(kept.items()) if wanted <= set(ranks)), None)
+def of(context: int) -> Chosen:
+    return _of_contexts.get(context, Chosen([], []))
 
 
 def _refuse_problems(plan: Plan) -> None:

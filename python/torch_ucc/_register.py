@@ -9,8 +9,11 @@ import atexit
 import contextlib
 import functools
 import logging
+import sys
 import time
 import warnings
+import weakref
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +46,7 @@ def register() -> None:
     for name in NAMES:
         Backend.register_backend(name, _create, extended_api=True, devices=list(DEVICES))
     _help_torch_find_us(Backend, "torch_ucc" if shadowed else "ucc")
+    _end_coalescing_after_exceptions()
     if shadowed:
         warnings.warn(
             'This torch has a "ucc" backend of its own and prefers it: "torch_ucc" names that of torch-ucc.',
@@ -67,6 +71,43 @@ def _help_torch_find_us(backend: type[Backend], name: str) -> None:
     plugins = dict(backend._plugins)
     backend._plugins.clear()
     backend._plugins.update({name: plugins[name.upper()], **plugins})
+
+
+def _end_coalescing_after_exceptions() -> None:
+    """Have an exception in `_coalescing_manager` or `batch_isend_irecv` end the coalescing of a ucc group.
+
+    Torch 2.13 leaves it open then: every later call of the group would be added to it, and never be made.
+    """
+    from torch.distributed import distributed_c10d
+
+    original = distributed_c10d._coalescing_manager
+
+    @functools.wraps(original)
+    @contextlib.contextmanager
+    def manager(group: Any = None, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        try:
+            with original(group, *args, **kwargs) as coalesced:
+                yield coalesced
+        except BaseException as error:
+            _drop_coalescing(group, error)
+            raise
+
+    distributed_c10d._coalescing_manager = manager
+    setattr(torch.distributed, original.__name__, manager)  # it is imported there by name
+
+
+def _drop_coalescing(group: Any, error: BaseException) -> None:
+    if "torch_ucc._core" not in sys.modules:
+        return
+    from torch.distributed import distributed_c10d
+
+    from torch_ucc import _extension
+
+    if group is None and distributed_c10d.is_initialized():
+        group = distributed_c10d._get_default_group()
+    if isinstance(group, torch.distributed.ProcessGroup) and (backend := _extension.backend_of(group)):
+        distributed_c10d._world.pg_coalesce_state.pop(group, None)
+        backend.drop_coalescing(f"{type(error).__name__} ended it: {error}")
 
 
 def _create(group: Any, options: Any) -> Any:
@@ -97,17 +138,21 @@ def _create(group: Any, options: Any) -> Any:
         rank=group.group_rank,
         timeout=timeout,
         group_id=group.group_id,
+        world=_world_of(core, group),
         global_ranks=global_ranks,
         settings=settings,
     )
+    planned = None
     if not place.is_shared:
         planned = _plan.choose(core, group.store, group.group_rank, global_ranks, timeout)
-        told = _options.told(planned, own)
+        told = _options.told((planned.ucx, planned.ucc), own)
         settings.ucx, settings.ucc = told
         settings.cores = usable_here()
         log.debug("group %r: UCX is told %s, UCC %s", group.group_id, *told)
     with told_by_profile():
         backend = core.create_backend(place, settings)
+    if planned is not None:
+        _plan.keep(core, backend.context, planned)
     log.info(
         "group %r: rank %d of %d, timeout %s, made in %.1f ms",
         group.group_id,
@@ -118,6 +163,33 @@ def _create(group: Any, options: Any) -> Any:
     )
     log.debug("group %r: global ranks %s", group.group_id, global_ranks)
     return backend
+
+
+_worlds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Of default groups that are not ours."""
+
+
+def _world_of(core: Any, group: Any) -> Any:
+    """That of the default group, for a group that torch derives from it; else a world of its own.
+
+    Ranks alone do not tell: a process may be rank 0 of two jobs that meet over different stores.
+    """
+    from torch.distributed import distributed_c10d
+
+    from torch_ucc import _extension
+
+    if not (group.global_ranks_in_group and distributed_c10d.is_initialized()):
+        return core.World(group.group_size)
+    default = distributed_c10d._get_default_group()
+    _, its_store = distributed_c10d._world.pg_map[default]
+    store = group.store
+    while store is not its_store:
+        if not isinstance(store, distributed_c10d.PrefixStore):
+            return core.World(group.group_size)
+        store = store.underlying_store
+    if backend := _extension.backend_of(default):
+        return backend.world
+    return _worlds.setdefault(default, core.World(default.size()))
 
 
 def told_by_profile() -> contextlib.AbstractContextManager[None]:
@@ -148,5 +220,6 @@ def _prepare_process() -> None:
     _leftovers.remove()
     # For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all.
     limit = min(config.in_force().close_timeout, CLOSE_AT_EXIT)
+    atexit.register(_extension.core().wait_for_callbacks)  # the last registered is called first
     atexit.register(_extension.core().close_all, limit)
     recorder.arm(config.in_force())

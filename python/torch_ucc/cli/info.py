@@ -37,20 +37,17 @@ def main(arguments: list[str]) -> int:
 def _of_job() -> tuple[dict[str, Any], str]:
     import torch.distributed as dist
 
-    from torch_ucc import _plan
-    from torch_ucc._describe import describe
+    from torch_ucc._describe import described
 
     dist.init_process_group("ucc")
     try:
         with warnings.catch_warnings():  # what it warns of is shown
             warnings.simplefilter("ignore", RuntimeWarning)
-            about = describe()
+            about, agreed = described()
         mine = {name: about.pop(name) for name in ("transports", "differences")}
         chosen: list[dict[str, Any]] = [{}] * dist.get_world_size()
         dist.all_gather_object(chosen, mine)
         about["chosen"] = chosen
-        agreed = _plan.of(range(dist.get_world_size()))
-        assert agreed is not None, "describe() found it"
         return about, "\n".join(
             [*_head(about["libraries"]), "", _body(agreed.job, agreed.plan), *truth(chosen)]
         )

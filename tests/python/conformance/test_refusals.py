@@ -104,6 +104,11 @@ def cases() -> dict[str, Case]:
     backend = group._get_backend(CPU)
     four, five, double = torch.ones(4), torch.ones(5), torch.ones(4, dtype=torch.float64)
     spread = torch.ones(1).expand(4)
+    freed, short = torch.ones(4), torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    short.untyped_storage().resize_(12)
+    a_column = torch.ones(4, 2)[:, 1]
+    a_column.untyped_storage().resize_(28)
     sparse = torch.eye(3).to_sparse()
     quantized = torch.quantize_per_tensor(four, 0.1, 0, torch.qint8)
     by_op: dict[str, dict[str, Case]] = {
@@ -114,6 +119,9 @@ def cases() -> dict[str, Case]:
             "two tensors": value("exactly one", lambda: backend.allreduce([four, four.clone()])),
             "no tensor": value("exactly one", lambda: backend.allreduce([])),
             "shared elements": value("share", lambda: all_reduce(spread, "SUM", group)),
+            "freed storage": value("has 0", lambda: all_reduce(freed, "SUM", group)),
+            "short storage": value("has 12", lambda: all_reduce(short, "SUM", group)),
+            "short storage of a view": value("has 28", lambda: all_reduce(a_column, "SUM", group)),
         },
         "all_reduce_coalesced": {
             "no tensor": value("at least one", lambda: backend.allreduce_coalesced([])),
@@ -164,6 +172,7 @@ def cases() -> dict[str, Case]:
         "broadcast": {
             "root too large": value("root 2", lambda: broadcast(four, 2, group)),
             "root negative": value("root -1", lambda: broadcast(four, -1, group)),
+            "freed storage": value("has 0", lambda: broadcast(freed, 0, group)),
             "sparse": never("to_dense", lambda: backend.broadcast([sparse])),
             "shared elements": value("share", lambda: broadcast(spread, 1, group)),
         },
@@ -308,3 +317,69 @@ def test_arguments() -> None:
             wrong[name] = raised[1]
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
     assert len(found) > 80
+
+
+# --- tensors that torch replaces by a copy ----------------------------------------------------------------
+
+
+def written_in_name_only() -> list[str]:
+    """A negated view as the output of every operation whose result would be written to a copy of it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.group.WORLD
+    plain = torch.ones(4)
+
+    def negated(numel: int = 4) -> torch.Tensor:
+        view = torch.ones(numel, dtype=torch.complex64).conj().imag
+        assert view.is_neg()
+        return view
+
+    calls: dict[str, Callable[[], object]] = {
+        "allreduce_": lambda: dist.all_reduce(negated()),
+        "allreduce_coalesced_": lambda: dist.all_reduce_coalesced([plain, negated()]),
+        "broadcast_": lambda: dist.broadcast(negated(), 1 - rank),
+        "reduce_": lambda: dist.reduce(negated(), rank),
+        "_allgather_base_": lambda: dist.all_gather_into_tensor(negated(4 * size), plain),
+        "_reduce_scatter_base_": lambda: dist.reduce_scatter_tensor(negated(), torch.ones(4 * size)),
+        "reduce_scatter_": lambda: dist.reduce_scatter(negated(), [plain] * size),
+        "scatter_": lambda: dist.scatter(negated(), [plain] * size, rank),
+        "alltoall_base_": lambda: dist.all_to_all_single(negated(4), torch.ones(4)),
+        "alltoall_": lambda: dist.all_to_all([negated()] * size, [plain] * size),
+        "recv_": lambda: dist.recv(negated(), 1 - rank),
+        "recv_any_source_": lambda: dist.recv(negated()),
+    }
+    wrong = []
+    for name, call in calls.items():
+        raised = refusal(call)
+        if raised is None or raised[0] != "ValueError":
+            wrong.append(f"{name}: {raised}")
+        elif not re.search(
+            rf"{name} seq \d+ of group '.+' on rank {rank} of {size}: .*resolve_neg", raised[1]
+        ):
+            wrong.append(f"{name}: {raised[1]}")
+    gathered = torch.zeros(4 * size)
+    dist.all_gather_into_tensor(gathered, negated())  # only read
+    if gathered.unique().tolist() != [0.0]:
+        wrong.append(f"a negated input was sent as {gathered.tolist()}")
+    dist.broadcast(negated() if rank == 0 else plain, 0)  # the root only reads
+    if not usable():
+        wrong.append("the group is not usable")
+    assert group is not None
+    return wrong
+
+
+def test_a_result_that_would_be_written_to_a_copy_is_refused() -> None:
+    assert run_ranks(written_in_name_only, 2) == [[], []]
+
+
+def of_gloo_beside_ours() -> list[float]:
+    """Calls of other backends go on as torch has it."""
+    other = dist.new_group([0, 1], backend="gloo")
+    view = torch.full((4,), 1 + 2j).conj().imag
+    dist.all_reduce(view, group=other)
+    gathered = torch.zeros(8)
+    dist.all_gather_into_tensor(gathered, view, group=other)
+    return [*view.unique().tolist(), *gathered.unique().tolist()]
+
+
+def test_other_backends_are_left_alone() -> None:
+    assert run_ranks(of_gloo_beside_ours, 2) == [[-2.0, -2.0]] * 2

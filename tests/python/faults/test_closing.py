@@ -109,3 +109,83 @@ def test_the_bound_is_kept() -> None:
     if not TAKEN:
         pytest.skip("run together with test_closing_is_bounded, whose times it looks at")
     assert sorted(TAKEN)[len(TAKEN) // 2] < BOUND, TAKEN
+
+
+def races_with_closing(rounds: int) -> list[str]:
+    """Threads call on groups that another one closes: each call is made, or refused by name."""
+    wrong: list[str] = []
+    for round_ in range(rounds):
+        group = dist.new_group([0, 1])
+        over = threading.Event()
+
+        def call(which: int, group: dist.ProcessGroup = group, over: threading.Event = over) -> None:
+            tensor = torch.ones(2000)
+            while not over.is_set():
+                try:
+                    if which == 0:
+                        group.allreduce([tensor]).wait()
+                    else:
+                        group.send([tensor], 1 - dist.get_rank(), which)
+                except (dist.DistBackendError, ValueError) as error:
+                    if "closed" not in str(error) and "shut down" not in str(error):
+                        wrong.append(str(error))
+                    return
+
+        threads = [threading.Thread(target=call, args=(which,)) for which in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.01 * (round_ % 4))
+        dist.destroy_process_group(group)
+        over.set()
+        for thread in threads:
+            thread.join()
+    dist.all_reduce(torch.ones(1))
+    return wrong
+
+
+def test_calls_that_race_with_closing() -> None:
+    found = run_ranks(races_with_closing, 2, 10, env={"TORCH_UCC_CLOSE_TIMEOUT": "200ms"}, timeout=150)
+    assert found == [[], []]
+
+
+def races_with_the_last_close(rounds: int) -> list[str]:
+    """The same with the last group of a context, which takes UCC and UCX with it."""
+    wrong: list[str] = []
+    for round_ in range(rounds):
+        dist.init_process_group(
+            "ucc", store=dist.PrefixStore(str(round_), _store()), rank=_rank(), world_size=2
+        )
+        group = dist.group.WORLD
+        assert group is not None
+        dist.all_reduce(torch.ones(1))
+
+        def call(group: dist.ProcessGroup = group) -> None:
+            while True:
+                try:
+                    group.send([torch.ones(10)], 1 - _rank(), 7).wait()
+                except (dist.DistBackendError, ValueError) as error:
+                    if "closed" not in str(error) and "shut down" not in str(error):
+                        wrong.append(str(error))
+                    return
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.005 * (round_ % 4))
+        dist.destroy_process_group()
+        for thread in threads:
+            thread.join()
+    return wrong
+
+
+def _rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def _store() -> dist.Store:
+    return dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+
+
+def test_calls_that_race_with_the_last_close() -> None:
+    env = {"TORCH_UCC_CLOSE_TIMEOUT": "500ms"}
+    assert run_ranks(races_with_the_last_close, 2, 8, init=False, env=env, timeout=150) == [[], []]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,3 +81,106 @@ def test_it_ends_within_a_second() -> None:
     if not DELAYS:
         pytest.skip("run together with test_a_signal_ends_a_wait, whose delays it looks at")
     assert min(DELAYS) < 1.0, DELAYS
+
+
+def drives_without_the_gil(fifo: str) -> float:
+    """Rank 0 waits while another thread of it keeps the GIL until rank 1 has its result."""
+    rank, group = dist.get_rank(), dist.new_group([0, 1])
+    tensor, never = torch.ones(1_000_000), torch.ones(1)
+    if rank == 1:
+        dist.all_reduce(tensor, group=group)
+        Path(fifo).write_bytes(b"1")
+        dist.send(never, 0)
+        return tensor.unique().item()
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    keeps = os.open(fifo, os.O_RDWR)
+    read = ctypes.PyDLL(None).read  # with the GIL, unlike those of CDLL
+    buffer = ctypes.create_string_buffer(1)
+    threading.Timer(1.0, lambda: read(keeps, buffer, ctypes.c_size_t(1))).start()
+    dist.recv(never, 1)
+    work.wait()
+    return tensor.unique().item()
+
+
+def test_a_waiter_that_needs_the_gil_holds_nobody_up(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    assert run_ranks(drives_without_the_gil, 2, str(fifo), group_timeout=60.0) == [2.0, 2.0]
+
+
+def drives_in_a_handler(enforces: bool) -> list[float | str]:
+    """A signal handler of rank 0 ends only once rank 1 has its result; or an operation its timeout."""
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    group = dist.new_group([0, 1])
+    short = dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
+    tensor, never = torch.ones(1_000_000), torch.ones(1)
+    if rank == 1:
+        store.wait(["test/handles"], timedelta(seconds=60))
+        dist.all_reduce(tensor, group=group)
+        store.set("test/done", "")
+        dist.send(never, 0)
+        return [tensor.unique().item(), "rank 1"]
+    found: list[float | str] = []
+
+    def handle(number: int, frame: object) -> None:
+        late = dist.all_reduce(torch.ones(1), group=short, async_op=True)
+        store.set("test/handles", "")
+        store.wait(["test/done"], timedelta(seconds=60))
+        while enforces and not late.is_completed():
+            time.sleep(0.01)
+        if enforces:
+            found.append(type(late.exception()).__name__)
+
+    signal.signal(signal.SIGUSR1, handle)
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+    dist.recv(never, 1)
+    work.wait()
+    return [tensor.unique().item(), *found]
+
+
+@pytest.mark.parametrize("enforces", [False, True])
+def test_operations_advance_and_time_out_while_a_handler_runs(enforces: bool) -> None:
+    env = {"TORCH_UCC_CLOSE_TIMEOUT": "500ms"}
+    found, other = run_ranks(drives_in_a_handler, 2, enforces, group_timeout=60.0, env=env)
+    assert found == [2.0, *(["DistBackendError"] if enforces else [])]
+    assert other == [2.0, "rank 1"]
+
+
+MINE = 100.0
+
+CALLS: dict[str, Callable[[torch.Tensor], object]] = {
+    "all_reduce": lambda tensor: dist.all_reduce(tensor),
+    "broadcast": lambda tensor: dist.broadcast(tensor, 0),
+    "reduce_scatter": lambda tensor: dist.reduce_scatter_tensor(tensor[: len(tensor) // 2], tensor),
+    "all_gather": lambda tensor: dist.all_gather_into_tensor(tensor, tensor[: len(tensor) // 2].clone()),
+}
+
+
+def gets_its_tensor_back(op: str, numel: int) -> list[float]:
+    """The synchronous call of rank 0 is interrupted; its peer still gets what it was called with."""
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    tensor = torch.ones(numel)
+    if rank == 0:
+        signal.signal(signal.SIGUSR1, _raise)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+        try:
+            CALLS[op](tensor)
+        except HandlerError:
+            tensor.fill_(MINE)
+        store.set("test/interrupted", "")
+    else:
+        store.wait(["test/interrupted"], timedelta(seconds=60))
+        CALLS[op](tensor)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return [*tensor.unique().tolist(), total.item()]
+
+
+@pytest.mark.parametrize("numel", [2, 3_000_000])
+@pytest.mark.parametrize("op", CALLS)
+def test_an_interrupted_call_gives_its_tensor_back(op: str, numel: int) -> None:
+    found, other = run_ranks(gets_its_tensor_back, 2, op, numel, group_timeout=60.0)
+    if op != "broadcast" or numel > 2:  # a small one does not wait for its peer, and is not interrupted
+        assert found == [MINE, 2.0]
+    assert set(other[:-1]) <= {1.0, 2.0} and other[-1] == 2.0

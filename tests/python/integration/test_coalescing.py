@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -160,29 +161,33 @@ def test_other_groups_and_empty_batches() -> None:
     assert run_ranks(other_groups_and_empty, 2) == [[1.0, 1.0]] * 2
 
 
-def refused_within() -> str:
-    """A call that is refused is not in the batch; the others are, and the group goes on."""
+def refused_within() -> list[str]:
+    """A refusal drops the batch, whoever catches it; what is called after it is called by itself."""
     world = dist.group.WORLD
-    good = [filled(1.0), filled(2.0)]
+    tensors, told = [filled(1.0), filled(2.0)], []
     world._start_coalescing(CPU)
-    world.allreduce([good[0]])
+    world.allreduce([tensors[0]])
     try:
         world.allreduce([filled(1.0)], dist.ReduceOp.BAND)
-        text = "accepted"
     except NotImplementedError as error:
-        text = str(error)
-    world.allreduce([good[1]])
-    world._end_coalescing(CPU).wait()
-    assert [float(tensor[0]) for tensor in good] == [2.0, 4.0]
+        told.append(str(error))
+    dist.all_reduce(tensors[1])
+    try:
+        world._end_coalescing(CPU)
+    except ValueError as error:
+        told.append(str(error))
+    assert [float(tensor[0]) for tensor in tensors] == [1.0, 4.0]
     after = filled(1.0)
     dist.all_reduce(after)
     assert after.tolist() == [2.0] * 3
-    return text
+    return told
 
 
 def test_a_refusal_within_a_batch() -> None:
-    for text in run_ranks(refused_within, 2):
-        assert "all_reduce" in text, text
+    for refusal, end in run_ranks(refused_within, 2):
+        assert "all_reduce" in refusal and "BAND" in refusal, refusal
+        assert "was dropped, and nothing of it was sent" in end and "BAND" in end, end
+        assert len(end.splitlines()) == 1, "no stack within the sentence"
 
 
 def batch_both_ways() -> list[float]:
@@ -205,3 +210,148 @@ def batch_both_ways() -> list[float]:
 def test_batch_isend_irecv() -> None:
     for rank, found in enumerate(run_ranks(batch_both_ways, 3)):
         assert found == [-1.0 if peer == rank else 10.0 * peer + rank for peer in range(3)], rank
+
+
+# --- calls that are refused, and exceptions of the program's own --------------------------------------------
+
+
+class OwnError(Exception):
+    pass
+
+
+def _bad_message(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+    tag = torch.ones(2).to_sparse()
+    ops = [
+        dist.P2POp(dist.isend, tensor, 1 - dist.get_rank()),
+        dist.P2POp(dist.irecv, tag, 1 - dist.get_rank()),
+    ]
+    dist.batch_isend_irecv(ops)
+
+
+def _bad_call(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+    with _coalescing_manager(group, CPU):
+        dist.broadcast(tensor, 0)
+        dist.reduce_scatter_tensor(torch.empty(3), torch.empty(5))
+
+
+def _own_error(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+    with _coalescing_manager(group, CPU):
+        dist.broadcast(tensor, 0)
+        raise OwnError("no more")
+
+
+def _own_error_without_a_device(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+    with _coalescing_manager(group):
+        dist.all_reduce(tensor)
+        raise OwnError("no more")
+
+
+def _interrupt(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+    with _coalescing_manager(group, CPU):
+        dist.broadcast(tensor, 0)
+        raise KeyboardInterrupt
+
+
+def _error_at_the_end(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+    with _coalescing_manager(group, CPU):
+        dist.all_reduce(tensor.to(torch.bool), op=dist.ReduceOp.AVG)
+
+
+def _refused_message(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+    peer, expanded = 1 - dist.get_rank(), torch.empty(1).expand(3)
+    dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, peer), dist.P2POp(dist.irecv, expanded, peer)])
+
+
+ENDINGS = {
+    "refused message": (_refused_message, "ValueError"),
+    "bad message": (_bad_message, "NotImplementedError"),
+    "bad call": (_bad_call, "ValueError"),
+    "own error": (_own_error, "OwnError"),
+    "own error without a device": (_own_error_without_a_device, "OwnError"),
+    "interrupt": (_interrupt, "KeyboardInterrupt"),
+    "error at the end": (_error_at_the_end, "NotImplementedError"),
+}
+
+
+def _everything(value: float) -> list[float]:
+    """Synchronous calls, each with its effect at once."""
+    rank = dist.get_rank()
+    reduced, sent, gathered = filled(value), filled(10.0 * rank + value), torch.zeros(6)
+    dist.all_reduce(reduced)
+    dist.broadcast(sent, 1)
+    dist.all_gather_into_tensor(gathered, filled(rank + value))
+    received = filled(0)
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, filled(rank), 1 - rank), dist.P2POp(dist.irecv, received, 1 - rank)]
+    )
+    for work in works:
+        work.wait()
+    dist.barrier()
+    return [reduced[0].item(), sent[0].item(), *gathered[::3].tolist(), received[0].item() + rank]
+
+
+def goes_on_after(ending: str) -> list[object]:
+    """The same thread, and then another one, which may get the id of the first."""
+    body, wanted = ENDINGS[ending]
+    group = dist.group.WORLD
+    assert group is not None
+    found: list[object] = []
+
+    def fails_and_goes_on(value: float) -> None:
+        kept = filled(5.0)
+        try:
+            body(kept, group)
+        except BaseException as error:
+            found.append(type(error).__name__)
+        found.append(kept.unique().tolist())
+        found.append(_everything(value))
+
+    fails_and_goes_on(1.0)
+    for value in (2.0, 3.0):
+        thread = threading.Thread(target=fails_and_goes_on, args=(value,))
+        thread.start()
+        thread.join()
+    thread = threading.Thread(target=lambda: found.append(_everything(4.0)))
+    thread.start()
+    thread.join()
+    return [wanted, *found]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_after_an_exception_the_next_calls_are_made(ending: str) -> None:
+    for wanted, *found in run_ranks(goes_on_after, 2, ending):
+        expected: list[object] = []
+        for value in (1.0, 2.0, 3.0, 4.0):
+            if value != 4.0:
+                expected += [wanted, [5.0]]
+            expected.append([2 * value, 10 + value, value, 1 + value, 1.0])
+        assert found == expected
+
+
+def works_of_a_dropped_batch() -> list[str]:
+    group = dist.group.WORLD
+    assert group is not None
+    works: list[dist.Work | None] = []
+    try:
+        with _coalescing_manager(group, CPU):
+            works.append(dist.isend(filled(1), 1 - dist.get_rank()))
+            works.append(dist.broadcast(filled(1), 0, async_op=True))
+            dist.irecv(torch.ones(2).to_sparse(), 0)
+    except NotImplementedError:
+        pass
+    told = []
+    for work in works:
+        assert work is not None and work.is_completed()
+        try:
+            work.wait()
+        except dist.DistBackendError as error:
+            told.append(str(error))
+    _everything(1.0)
+    return told
+
+
+def test_the_works_of_a_dropped_batch_raise() -> None:
+    for told in run_ranks(works_of_a_dropped_batch, 2):
+        assert len(told) == 2 and all("was dropped, and nothing of it was sent" in text for text in told), (
+            told
+        )

@@ -115,6 +115,24 @@ def test_a_nan_is_refused_where_that_is_asked_for(dtype: torch.dtype) -> None:
         assert "all_reduce seq 1" in message and f"on rank {rank} of 2" in message and "has a NaN" in message
 
 
+def with_nan_on_one_rank() -> float:
+    """What only one rank refuses leaves the later calls of all ranks matched."""
+    tensors = [torch.ones(4), torch.ones(4)]
+    if dist.get_rank() == 0:
+        sick = [torch.ones(4), torch.full((4,), float("nan"))]
+        with pytest.raises(ValueError, match="has a NaN"):
+            dist.all_reduce_coalesced(sick)
+    dist.all_reduce_coalesced(tensors)
+    gathered = [torch.zeros(1) for _ in range(2)] if dist.get_rank() == 0 else None
+    dist.gather(torch.full((1,), 7.0), gathered, 0)  # its messages are told apart by the sequence number
+    return tensors[1].sum().item() + (gathered[1].item() if gathered else 0)
+
+
+def test_a_nan_on_one_rank_shifts_nothing() -> None:
+    env = {"TORCH_UCC_NAN_CHECK": "1"}
+    assert run_ranks(with_nan_on_one_rank, 2, env=env, group_timeout=20.0) == [15.0, 8.0]
+
+
 def test_a_nan_is_data_else() -> None:
     assert run_ranks(with_nan, 2, torch.float32) == ["", ""]
 

@@ -67,7 +67,8 @@ def broadcast_among(cores: list[int]) -> tuple[Route, str]:
     """Where each rank sees so many; and the rules that UCC was told."""
     _plan.usable_to_launcher = lambda: cores[int(os.environ["RANK"])]
     route = routes(("broadcast", 64 << 10))[0]
-    return route, dict(_plan.chosen_for(range(len(cores)))[1])["TL_UCP_TUNE"]
+    (chosen,) = _plan._of_contexts.values()
+    return route, dict(chosen.ucc)["TL_UCP_TUNE"]
 
 
 def test_ranks_that_share_cores_go_by_other_algorithms_and_all_by_the_same() -> None:

@@ -111,6 +111,7 @@ def two_members_in_threads() -> list[str]:
                 rank=rank,
                 timeout=TIMEOUT,
                 group_id="threads",
+                world=core.World(RANKS),
                 global_ranks=[*range(RANKS)],
                 settings=settings,
             )

@@ -44,8 +44,7 @@ class Core:
 def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_plan, "_agreed", {})
-    monkeypatch.setattr(_plan, "_chosen", {})
+    monkeypatch.setattr(_plan, "_of_contexts", {})
     _extension.core()  # and with it UCX, whose modules a plan looks at
     yield Core()
 
@@ -76,11 +75,9 @@ def test_ranks_of_one_host_make_no_plan(core: Core, monkeypatch: pytest.MonkeyPa
         on_one_host(monkeypatch, size)
         core.asked = 0
         told = _plan.choose(core, None, 0, ranks, MINUTE)
-        assert core.asked == (size > 2) and _plan.of(ranks) is None and _plan.chosen_for(ranks) == told
-        learned = _plan.learn(0, ranks, [_plan.record_here()] * size)
-        assert told == (learned.plan.ucx_settings(0), learned.plan.ucc_settings(0))
-        assert _plan.of(ranks) is learned
-        _plan._agreed.clear()
+        assert core.asked == (size > 2) and told.agreed is None
+        plan = _plan.agree(0, ranks, [_plan.record_here()] * size).plan
+        assert told == (plan.ucx_settings(0), plan.ucc_settings(0), None)
 
 
 @pytest.mark.parametrize("settings", [{}, {"UCC_ESTIMATED_NUM_PPN": "3"}])
@@ -93,10 +90,10 @@ def test_ranks_of_one_host_that_see_other_numbers_of_cores_plan(
         monkeypatch.setenv(name, value)
     core.apart = True
     told = _plan.choose(core, None, 0, range(3), MINUTE)
-    agreed = _plan.of(range(3))
+    agreed = told.agreed
     assert core.asked == 2 and agreed
-    assert told == (agreed.plan.ucx_settings(0), agreed.plan.ucc_settings(0))
-    assert dict(told[1])["TL_UCP_TUNE"] == one_host(crowded=usable_here() < 3)
+    assert told == (agreed.plan.ucx_settings(0), agreed.plan.ucc_settings(0), agreed)
+    assert dict(told.ucc)["TL_UCP_TUNE"] == one_host(crowded=usable_here() < 3)
 
 
 @pytest.mark.parametrize("settings", [{}, {"UCC_ESTIMATED_NUM_PPN": "2"}])
@@ -116,14 +113,14 @@ def test_ranks_that_the_launcher_keeps_to_a_core_each_have_one_each(
 
 def test_ranks_that_find_themselves_on_one_host_need_no_plan(core: Core) -> None:
     told = _plan.choose(core, None, 0, [4, 7], MINUTE)
-    assert told == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK])
-    assert core.asked == 1 and _plan.of([4, 7]) is None
+    assert told == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK], None)
+    assert core.asked == 1
 
 
 def test_where_a_rank_cannot_tell_they_plan(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, "here", lambda: b"")
-    _plan.choose(core, None, 0, [4, 7], MINUTE)
-    assert core.asked == 2 and _plan.of([4, 7])
+    assert _plan.choose(core, None, 0, [4, 7], MINUTE).agreed
+    assert core.asked == 2
 
 
 def test_nor_need_they_what_makes_plans() -> None:
@@ -142,7 +139,7 @@ def test_nor_need_they_what_makes_plans() -> None:
 def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     on_one_host(monkeypatch, 2)
     monkeypatch.setenv("UCC_ESTIMATED_NUM_PPN", "7")
-    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK])
+    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK], None)
     monkeypatch.setenv("UCX_TLS", "rc")
     with pytest.raises(ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0"):
         _plan.choose(core, None, 0, [0, 1], MINUTE)
@@ -150,22 +147,29 @@ def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.Monke
 
 def test_others_ask_and_agree(core: Core) -> None:
     core.apart = True
-    assert _plan.choose(core, None, 0, [4, 7], MINUTE) == (
-        OF_A_PAIR,
-        [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK],
-    )
-    agreed = _plan.of([7])
-    assert core.asked == 2 and agreed and agreed.host_of(7) == 0
-    assert _plan.of([7, 4]) is agreed and _plan.of([0]) is None
+    chosen = _plan.choose(core, None, 0, [4, 7], MINUTE)
+    assert (chosen.ucx, chosen.ucc) == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK])
+    assert core.asked == 2 and chosen.agreed and chosen.agreed.host_of(7) == 0
 
 
-def test_the_latest_counts_and_replaces_its_like(core: Core) -> None:
-    record = _plan.record_here()
-    _plan.learn(0, [0, 1], [record] * 2)
-    small = _plan.learn(0, [0], [record])
-    assert _plan.of([0]) is small
-    again = _plan.learn(0, [0, 1], [record] * 2)
-    assert _plan.of([0]) is again and len(_plan._agreed) == 2, "a process that recovers does not grow"
+class Contexts:
+    """Those that are open."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def open_contexts(self) -> list[int]:
+        return list(self.numbers)
+
+
+def test_what_was_chosen_is_kept_while_its_context_is_open(core: Core) -> None:
+    """Also of two worlds with the same ranks; and a process that recovers does not grow."""
+    first, second, third = (_plan.Chosen([("TLS", name)], []) for name in ("a", "b", "c"))
+    _plan.keep(Contexts(), 1, first)
+    _plan.keep(Contexts(1), 2, second)
+    assert (_plan.of(1), _plan.of(2), _plan.of(3)) == (first, second, ([], [], None))
+    _plan.keep(Contexts(2), 3, third)
+    assert (_plan.of(1), _plan.of(2), _plan.of(3)) == (([], [], None), second, third)
 
 
 def test_what_cannot_work_is_an_error_that_counts_the_rest(

@@ -148,10 +148,18 @@ def test_a_ucc_inside_torch_that_hides_ours_is_said_once(
 # --- the creator, with a stand-in for the extension ---------------------------------------------------------
 
 
+class Gloo(ProcessGroupGloo):
+    """With what ours has beside."""
+
+    context = 1
+    world = None
+
+
 class StandIn:
     """Records what the extension would be asked for; gives gloo instead."""
 
     Settings = SimpleNamespace
+    UccBackend = Gloo
     Options = type("Options", (), {"_timeout": timedelta(milliseconds=-1), "ucc": {}, "ucx": {}})  # unset
 
     def __init__(self) -> None:
@@ -165,13 +173,22 @@ class StandIn:
         assert settings is place.group["settings"]
         self.calls.append(place.group)
         store, rank, timeout = (place.group[name] for name in ("store", "rank", "timeout"))
-        return ProcessGroupGloo(store, rank, len(place.group["global_ranks"]), timeout=timeout)
+        return Gloo(store, rank, len(place.group["global_ranks"]), timeout=timeout)
+
+    def World(self, size: int) -> object:  # noqa: N802
+        return size, object()
+
+    def open_contexts(self) -> list[int]:
+        return []
 
     def exchange(self, store: Store, rank: int, size: int, timeout: timedelta, mine: bytes) -> list[bytes]:
         return [mine] * size
 
     def close_all(self, limit: timedelta) -> None:
         """At exit: there is nothing to close."""
+
+    def wait_for_callbacks(self) -> None:
+        """Nor anything that runs."""
 
 
 @pytest.fixture
