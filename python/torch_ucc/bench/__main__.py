@@ -27,6 +27,7 @@ OCCASION_HELP = {
     "training": "measure instead what communication costs a training",
     "starting": "measure instead how long the start takes",
     "recording": "measure instead what the flight recorder adds to an operation",
+    "busy": "measure instead what operations take beside a process that computes for each rank",
 }
 # More ranks than so many are not timed with larger parts: their memory adds up.
 MANY, LARGEST_OF_MANY = 4, 1 << 20
@@ -231,6 +232,7 @@ def occasion_arguments(name: str, args: argparse.Namespace) -> list[str]:
         "training": {"--trials": args.trials},
         "starting": {},
         "recording": {},
+        "busy": {},
     }[name]
     return [str(word) for pair in given.items() for word in pair]
 

@@ -124,6 +124,7 @@ OCCASIONS = {
         Occasion("training", "training.py", STARTUP_LIMIT * 2, has_floor=True),
         Occasion("starting", "starting.py", STARTUP_LIMIT * 2, ranks=(2, 8), has_floor=True),
         Occasion("recording", "recording.py", STARTUP_LIMIT * 2),
+        Occasion("busy", "busy.py", STARTUP_LIMIT * 3),
     )
 }
 

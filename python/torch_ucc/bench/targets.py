@@ -276,6 +276,19 @@ OCCASION_TARGETS = (
     OccasionTarget("group", "a further group", 0.001, Unit.SECONDS),
     OccasionTarget("group, 8 ranks", "a further group of 8 ranks", 0.001, Unit.SECONDS),
     OccasionTarget("recording", "the flight recorder, an operation", 1e-7, Unit.NANOSECONDS),
+    *(
+        OccasionTarget(
+            f"busy {what}", f"{what}, busy neighbours", 1.0, Unit.RATIO, Beside.BELOW_GLOO, at_most=False
+        )
+        for what in (
+            "all_reduce 4 B",
+            "all_reduce 64 KB",
+            "all_reduce 64 MB",
+            "broadcast 64 MB",
+            "message 64 KB",
+            "message 64 MB",
+        )
+    ),
 )
 
 

@@ -465,8 +465,8 @@ class AloneLibrary(TorchLibrary):
         super().__init__("alone", init=False)
         core = importlib.import_module("torch_ucc._extension").core()
         plan: Any = importlib.import_module("torch_ucc._plan")
-        told = plan.choose(core, self.store, self.rank, range(self.world), timedelta(minutes=1))
-        for prefix, options in zip(("UCX_", "UCC_"), told, strict=True):
+        chosen = plan.choose(core, self.store, self.rank, range(self.world), timedelta(minutes=1))
+        for prefix, options in (("UCX_", chosen.ucx), ("UCC_", chosen.ucc)):
             os.environ.update({prefix + name: value for name, value in options})
         self.c = ctypes.CDLL(os.environ["TORCH_UCC_BENCH_PEERS"] + "/alone/libalone.so")
         for name in ("begin", "end", "collectives", "messages"):
