@@ -103,11 +103,17 @@ std::vector<Notice> LifeLines::turn() {
   return heard;
 }
 
+// Anybody may connect. Whoever has waited longest without showing the secret makes room: a rank
+// shows it with its first bytes.
 void LifeLines::accept() {
-  while (lines_.size() < size_ + kGuests) {
+  const auto is_guest = [](const Line& line) { return line.state == State::awaits_hello; };
+  for (std::size_t turn = 0; turn < kGuests; ++turn) {
     Socket socket = listener_.accepted();
     if (!socket) {
       return;
+    }
+    if (static_cast<std::size_t>(std::count_if(lines_.begin(), lines_.end(), is_guest)) >= kGuests) {
+      end(*std::find_if(lines_.begin(), lines_.end(), is_guest));
     }
     socket.watch_over(kSilence);
     lines_.push_back({std::move(socket), State::awaits_hello, self_, secret_.knock, Deadline::after(kToConnect)});
@@ -254,7 +260,10 @@ void LifeLines::farewell(Ending how) {
   }
 }
 
-std::vector<std::uint64_t> LifeLines::failed() const { return failed_; }
+std::vector<std::uint64_t> LifeLines::failed() const {
+  const MutexLock lock(mutex_);
+  return failed_;
+}
 
 // One way to a peer has worked or has not; the last one that has not, or the first that has, decides.
 void LifeLines::settle(const Line& line) {
@@ -266,6 +275,7 @@ void LifeLines::settle(const Line& line) {
     if (another || begun == begun_.end()) {
       return;
     }
+    const MutexLock lock(mutex_);
     failed_.push_back(line.peer);
   }
   if (begun == begun_.end()) {

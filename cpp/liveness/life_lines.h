@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/thread_annotations.h"
 #include "liveness/notice.h"
 #include "liveness/socket.h"
 
@@ -47,7 +48,7 @@ class LifeLines {
 
   // How many of those that were begun have neither become a line nor failed; any thread.
   std::size_t unsettled() const { return unsettled_.load(std::memory_order_acquire); }
-  // To whom we have no line, once none is unsettled; any thread.
+  // To whom we have no line: all of them once none is unsettled; any thread.
   std::vector<std::uint64_t> failed() const;
 
  private:
@@ -83,7 +84,8 @@ class LifeLines {
   Deadline listen_until_;
   std::list<Line> lines_;
   std::vector<std::uint64_t> begun_;  // by connect(), not settled
-  std::vector<std::uint64_t> failed_;
+  mutable Mutex mutex_;
+  std::vector<std::uint64_t> failed_ TUCC_GUARDED_BY(mutex_);
   std::atomic<std::size_t> unsettled_{0};
 };
 

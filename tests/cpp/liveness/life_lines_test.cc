@@ -167,6 +167,18 @@ TEST(LifeLines, StrangersAreTurnedAwayAndDisturbNobody) {
   EXPECT_TRUE(rig.heard_to.empty());
 }
 
+TEST(LifeLines, StrangersThatStayWithoutAWordKeepNobodyOut) {
+  Rig rig;
+  const LineAddress address = address_of(*rig.to);
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 300; ++i) {
+    strangers.push_back(Socket::connecting("127.0.0.1", address.port));
+    rig.turns(1);
+  }
+  rig.connect();
+  EXPECT_TRUE(rig.heard_to.empty());
+}
+
 TEST(LifeLines, TriesEachAddressAndTakesOne) {
   Rig rig;
   LineAddress address = address_of(*rig.to);
