@@ -1,5 +1,6 @@
 #include "trace/dumper.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -7,7 +8,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <system_error>
 
 #include "base/forked.h"
@@ -29,6 +29,31 @@ void on_signal(int number, siginfo_t* info, void* context) {
   } else if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) {
     earlier.sa_handler(number);
   }
+}
+
+// Whoever reads the file finds it whole. The directory may be one that others write to, such as
+// /tmp: what lies there under the name of the partial file is removed, and never followed.
+bool write_whole(const std::filesystem::path& path, const std::string& text) {
+  const std::filesystem::path partial = path.string() + ".partial";
+  std::error_code error;
+  std::filesystem::remove(partial, error);
+  const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    return false;
+  }
+  std::size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t count = ::write(fd, text.data() + written, text.size() - written);
+    if (count < 0 && errno != EINTR) {
+      break;
+    }
+    written += count < 0 ? 0 : static_cast<std::size_t>(count);
+  }
+  if (::close(fd) != 0 || written != text.size()) {
+    return false;
+  }
+  std::filesystem::rename(partial, path, error);
+  return !error;
 }
 
 }  // namespace
@@ -83,18 +108,9 @@ void Dumper::run() {
   }
 }
 
-// Whoever reads the file finds it whole.
 void Dumper::write(const char* reason) {
   const std::string name = "rank" + std::to_string(recorder_.global_rank()) + ".json";
-  const std::filesystem::path partial = directory_ / (name + ".partial");
-  std::ofstream file(partial);
-  file << to_json(recorder_, reason);
-  file.close();
-  std::error_code error;
-  if (file) {
-    std::filesystem::rename(partial, directory_ / name, error);
-  }
-  if ((!file || error) && !told_) {
+  if (!write_whole(directory_ / name, to_json(recorder_, reason)) && !told_) {
     told_ = true;
     std::fprintf(stderr, "torch_ucc: the dump %s could not be written\n", (directory_ / name).c_str());
   }

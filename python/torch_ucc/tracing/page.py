@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from torch_ucc.tracing.timeline import Entry
 
 
 def render(entries: Sequence[Entry], lost: int = 0, found: Sequence[Iteration] = ()) -> str:
-    # "</" would end the script element.
-    told = json.dumps(data(entries, found)).replace("</", "<\\/")
+    # Within a script element nothing is markup but "<", as in "</script>" or "<!--".
+    told = {
+        "@DATA@": json.dumps(data(entries, found)).replace("<", "\\u003c"),
+        "@REPORT@": html.escape(text.report(entries, lost, found)),
+    }
     page = Path(__file__).with_name("page.html").read_text()
-    return page.replace("@REPORT@", html.escape(text.report(entries, lost, found))).replace("@DATA@", told)
+    # In one pass: what is told may hold one of these words.
+    return re.sub("|".join(told), lambda word: told[word[0]], page)
 
 
 def data(entries: Sequence[Entry], found: Sequence[Iteration]) -> dict[str, Any]:

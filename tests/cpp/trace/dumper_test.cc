@@ -46,6 +46,20 @@ TEST_F(DumperTest, ALaterFileReplacesTheFirst) {
   EXPECT_NE(written(folder_ / "rank5.json").find(R"("reason":"abort")"), std::string::npos);
 }
 
+TEST_F(DumperTest, FollowsNoLinkThatLiesInItsPlace) {
+  Dumper dumper(recorder_, folder_);
+  const std::filesystem::path other = folder_ / "somebody's";
+  std::ofstream(other) << "theirs";
+  for (const char* name : {"rank5.json.partial", "rank5.json"}) {
+    std::filesystem::create_symlink(other, folder_ / name);
+  }
+  dumper.request("timeout");
+  ASSERT_TRUE(dumper.flush(hard_limit()));
+  EXPECT_EQ(written(other), "theirs");
+  EXPECT_FALSE(std::filesystem::is_symlink(folder_ / "rank5.json"));
+  EXPECT_NE(written(folder_ / "rank5.json").find(R"("reason":"timeout")"), std::string::npos);
+}
+
 TEST_F(DumperTest, IsFlushedAtOnceIfNothingWasAsked) {
   Dumper dumper(recorder_, folder_);
   EXPECT_TRUE(dumper.flush(hard_limit()));

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import pytest
 from test_diagnosis import Rank, job
 from torch_ucc.tracing import chrome, page, text, timeline
 from torch_ucc.tracing.clocks import offsets
@@ -94,6 +96,30 @@ def test_chrome_gets_a_slice_an_operation() -> None:
         "rank 2",
         "group world",
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "</script><script>alert(1)</script>",
+        "<!--<script>",
+        "@REPORT@",
+        "@DATA@",
+        "\\u003c/script>\u2028",
+    ],
+)
+def test_what_a_name_says_stays_data(name: str) -> None:
+    """A program chooses the names of its groups and of its own records."""
+    dumps = [
+        dataclasses.replace(dump, records=[dataclasses.replace(record, op=name) for record in dump.records])
+        for dump in late_job()
+    ]
+    entries = timeline.merge(dumps)
+    told = page.render(entries)
+    script = told[told.index('type="application/json">') :].split(">", 1)[1].split("</script", 1)[0]
+    assert json.loads(script)["ops"] == [name]
+    assert "<!--<script>" not in told and "<script>alert" not in told
+    assert told.count("<script") == page.render(timeline.merge(late_job())).count("<script")
 
 
 def test_the_page_holds_everything_and_fetches_nothing() -> None:
