@@ -31,7 +31,7 @@ Message receive_of(int peer, const at::Tensor& landing, std::size_t offset, std:
 // Collects the messages of one call, and what has to be copied when they have come.
 class Moves {
  public:
-  explicit Moves(ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST) : memory_(memory) {}
+  explicit Moves(std::optional<ucs_memory_type_t> memory = {}) : memory_(memory) {}
 
   void send(int peer, const at::Tensor& tensor) {
     at::Tensor source = plain_source(prepared_, tensor);
@@ -56,7 +56,7 @@ class Moves {
 
   Prepared finish(Payload payload, Tensors inputs, Tensors outputs) {
     for (Message& message : prepared_.messages) {
-      message.memory = memory_;
+      message.direct = memory_;
     }
     prepared_.path = prepared_.messages.empty() ? Path::nothing : Path::messages;
     prepared_.payload = payload;
@@ -74,11 +74,9 @@ class Moves {
 
  private:
   // UCX works on the memory of a device itself.
-  void keep(at::Tensor tensor) {
-    (memory_ == UCS_MEMORY_TYPE_HOST ? prepared_.callers : prepared_.buffers).push_back(std::move(tensor));
-  }
+  void keep(at::Tensor tensor) { (memory_ ? prepared_.buffers : prepared_.callers).push_back(std::move(tensor)); }
 
-  const ucs_memory_type_t memory_;  // of all messages
+  const std::optional<ucs_memory_type_t> memory_;  // of all messages, if it is a device's
   Prepared prepared_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
@@ -189,7 +187,7 @@ Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memo
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
   check_movable(call, tensor, memory);
   check_message(call);
-  Moves moves(memory.value_or(UCS_MEMORY_TYPE_HOST));
+  Moves moves(memory);
   moves.send(call.peer, tensor);
   Prepared prepared = moves.finish(payload_of(tensor), {}, Tensors(1, tensor));
   prepared.reads_outputs = true;
@@ -202,7 +200,7 @@ Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memo
   check_movable(call, tensor, memory);
   check_writable(call, tensor, "the tensor");
   check_message(call);
-  Moves moves(memory.value_or(UCS_MEMORY_TYPE_HOST));
+  Moves moves(memory);
   moves.receive(call.peer, tensor);
   return moves.finish(payload_of(tensor), {}, Tensors(1, tensor));
 }

@@ -12,7 +12,7 @@ namespace torch_ucc {
 namespace {
 
 // Small messages lie in their slots, which UCX may see: that is faster than its asking for them.
-bool is_small(const Message& message) { return message.memory == UCS_MEMORY_TYPE_HOST && message.bytes <= 32; }
+bool is_small(const Message& message) { return !message.direct && message.bytes <= 32; }
 
 std::string name_of(const Message& message) {
   return (message.peer == Message::kAnyRank ? std::string("any rank") : "rank " + std::to_string(message.peer));
@@ -29,6 +29,7 @@ struct Messages::Copier {
 
   static std::size_t pack(void* state, std::size_t offset, void* to, std::size_t room) {
     auto& slot = *static_cast<Slot*>(state);
+    ++slot.op->copied_;
     const std::size_t bytes = std::min(room, slot.message.bytes - offset);
     const MemoryLease::Use use(slot.op->lease());
     if (!use) {
@@ -40,6 +41,7 @@ struct Messages::Copier {
 
   static ucs_status_t unpack(void* state, std::size_t offset, const void* from, std::size_t length) {
     auto& slot = *static_cast<Slot*>(state);
+    ++slot.op->copied_;
     if (offset < slot.message.bytes) {  // a message that is too long is found out at its end
       if (const MemoryLease::Use use(slot.op->lease()); use) {
         std::memcpy(static_cast<char*>(slot.message.data) + offset, from, std::min(length, slot.message.bytes - offset));
@@ -76,7 +78,7 @@ void Messages::begin(const std::vector<Message>& messages) {
   for (const Message& message : messages) {
     slots_.emplace_back(this, message);
     bytes_ += message.bytes;
-    direct_ = direct_ || message.memory != UCS_MEMORY_TYPE_HOST;
+    direct_ = direct_ || message.direct.has_value();
     for (int rank = 0; message.peer == Message::kAnyRank && rank < channel_->size(); ++rank) {
       announced_ = announced_ && channel_->rings(rank);
     }
@@ -90,7 +92,6 @@ Status Messages::start(LoopToken& token) {
 }
 
 Op::State Messages::poll(LoopToken& token) {
-  const std::size_t before = posted_ + ended_;
   if (ended_ == slots_.size() && status_.ok() && next_round_) {
     begin_next_round();
   }
@@ -98,7 +99,8 @@ Op::State Messages::poll(LoopToken& token) {
     return State::ended;  // what is still under way when the transport fails stays with UCX
   }
   post_more(token);
-  return posted_ + ended_ == before ? State::in_flight : State::advanced;
+  const std::size_t before = std::exchange(seen_, posted_ + ended_ + copied_);
+  return seen_ == before ? State::in_flight : State::advanced;
 }
 
 // Whether the lease holds, or the operation goes on alone with copies. To be asked before more is
@@ -143,9 +145,9 @@ void Messages::post(LoopToken& token, Slot& slot) {
   param.user_data = &slot;
   void* data = &slot;
   std::size_t count = 1;
-  if (message.memory != UCS_MEMORY_TYPE_HOST || is_small(message)) {
+  if (message.direct || is_small(message)) {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.memory_type = message.memory;
+    param.memory_type = message.direct.value_or(UCS_MEMORY_TYPE_HOST);
     data = is_small(message) ? slot.small.data() : message.data;
     count = message.bytes;
   } else {
@@ -223,7 +225,7 @@ void Messages::ended(Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t*
 }
 
 void Messages::Slot::make_copy() {
-  if (message.kind == Message::Kind::send && message.memory == UCS_MEMORY_TYPE_HOST && copy == nullptr && !ended.load()) {
+  if (message.kind == Message::Kind::send && !message.direct && copy == nullptr && !ended.load()) {
     copy = std::make_unique_for_overwrite<char[]>(message.bytes);
     std::memcpy(copy.get(), message.data, message.bytes);
   }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -25,10 +26,10 @@ struct Message {
   int peer = 0;          // rank of the group; kAnyRank for a receive from the rank that sends first
   void* data = nullptr;  // `bytes` of it, the caller's
   std::size_t bytes = 0;
-  // Where that is: a type that UcxWorker::memory_type() knows. Host memory is copied within a Use
-  // of the operation's lease, and never seen by UCX. Other memory UCX works on itself: it must live
-  // until the operation was dropped.
-  ucs_memory_type_t memory = UCS_MEMORY_TYPE_HOST;
+  // Nothing for memory of the host, which is copied within a Use of the operation's lease, and never
+  // seen by UCX. Else a type that UcxWorker::memory_type() knows: UCX works on that memory itself,
+  // which must live until the operation was dropped.
+  std::optional<ucs_memory_type_t> direct{};
 };
 
 // What an operation goes on with once all its messages have ended well: nothing, if that was all. Runs with the baton: it neither
@@ -100,6 +101,8 @@ class Messages : public Op {
   std::vector<Slot> slots_;             // of this round; does not move while a message of it is under way
   std::atomic<std::size_t> posted_{0};  // read by the thread that takes the memory back
   std::size_t ended_ = 0;
+  std::size_t copied_ = 0;  // parts of messages, from and to UCX
+  std::size_t seen_ = 0;    // of all this, when last polled: what moves is worth polling for
   std::size_t bytes_ = 0;
   bool announced_ = true;
   bool direct_ = false;

@@ -42,6 +42,29 @@ TEST(MessagesOperation, OfNoMessageEndsAtOnce) {
   expect_ok(*op);
 }
 
+// A thread that waits sleeps once nothing moves. In the middle of a message the peer may itself sleep
+// until there is room in UCX's queue.
+TEST(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
+  UcxJob job(2);
+  Bytes sent = pattern(32 << 20, 1);
+  Bytes got(sent.size());
+  const auto receive = std::make_shared<Transfer>(job.channel(1), Space::user, 0, std::vector{receive_from(0, got)});
+  const auto send = job.post(0, {send_to(1, sent)});
+  int advanced = 0;
+  job.engine(1).with_baton(hard_limit(), [&](LoopToken& token) { EXPECT_TRUE(receive->start(token).ok()); });
+  for (auto state = Op::State::in_flight; state != Op::State::ended;) {
+    job.turn();
+    job.engine(1).with_baton(hard_limit(), [&](LoopToken& token) {
+      EXPECT_TRUE(job.worker(1).progress(token).ok());
+      state = receive->poll(token);
+    });
+    advanced += state == Op::State::advanced ? 1 : 0;
+  }
+  ASSERT_TRUE(job.finish());
+  EXPECT_EQ(got, sent);
+  EXPECT_GT(advanced, 10);
+}
+
 // --- rounds --------------------------------------------------------------------------------------------------------------
 
 // Everybody's part travels around the ring: what a rank sends in a round is what came in the round before.
