@@ -640,13 +640,14 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
   const bool own = opts.timeout != c10d::kUnsetTimeout;
   // Earlier groups may have used the same store under the same name.
   const std::string name = context_->scope() + "/monitored_barrier/" + std::to_string(membership_.team->id());
+  // Of use after a failure, so one that is not the end of a rank is no reason to give up.
   const MonitoredBarrier barrier{
-      *spec_.store, name, rank_, size_, monitored_barriers_.fetch_add(1) + 1, [scope = &membership_.team->scope()] {
-        if (scope->failed()) {
-          throw StatusError(scope->failure());
+      *spec_.store, name, rank_, size_, monitored_barriers_.fetch_add(1) + 1, [this] {
+        if (closed_.load(std::memory_order_acquire)) {
+          throw StatusError(Status(StatusCode::closed, "the group was shut down during monitored_barrier"));
         }
-        if (scope->has_lost()) {
-          throw StatusError(scope->losses().front().reason);
+        if (const Scope& scope = membership_.team->scope(); scope.has_lost()) {
+          throw StatusError(scope.losses().front().reason);
         }
       }};
   trace::Call event;

@@ -65,7 +65,13 @@ void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait
       throw StatusError(Status(StatusCode::timeout, "Rank 0 timed out in monitoredBarrier after " +
                                                         std::to_string(limit.count()) + " ms: its limit leaves no time"));
     }
-    const std::string missing = find_missing(barrier, limit, wait_all_ranks);
+    std::string missing;
+    try {
+      missing = find_missing(barrier, limit, wait_all_ranks);
+    } catch (const StatusError& error) {
+      barrier.store.set(verdict_key(barrier), number + " " + error.status().message());
+      throw;
+    }
     barrier.store.set(verdict_key(barrier), number + " " + missing);
     if (!missing.empty()) {
       throw StatusError(Status(StatusCode::timeout, "[Rank 0]: " + missing));

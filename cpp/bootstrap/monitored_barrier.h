@@ -18,8 +18,9 @@ struct MonitoredBarrier {
   GiveUp give_up{};
 };
 
-// Blocks until all ranks called it with the same number. Past `limit` rank 0 names the first rank that is missing, or with
-// `wait_all_ranks` all of them, and the others learn it from there. Throws StatusError (timeout, transport).
+// Blocks until all ranks called it with the same number. Past `limit` rank 0 names the first rank
+// that is missing, or with `wait_all_ranks` all of them, and the others learn it from there, as they
+// learn why rank 0 gave up. Throws StatusError (timeout, transport) and what give_up throws.
 void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait_all_ranks);
 
 }  // namespace torch_ucc

@@ -113,6 +113,20 @@ TEST(MonitoredBarrier, GroupsOfOneStoreDoNotMix) {
   EXPECT_TRUE(group.enter(0, {.limit = kShort}).ok());
 }
 
+TEST(MonitoredBarrier, WhyRankZeroGaveUpIsToldToTheOthers) {
+  Group group(2);
+  const Status lost(StatusCode::peer_gone, "rank 2 has died");
+  const MonitoredBarrier barrier{group.job.store(0), "g/barrier", 0, 2, 1, [&] { throw StatusError(lost); }};
+  try {
+    wait_for_all(barrier, kLong, false);
+    FAIL() << "rank 1 has not come";
+  } catch (const StatusError& error) {
+    EXPECT_EQ(error.status().message(), lost.message());
+  }
+  group.verdicts[1] = group.enter(1, {});
+  group.expect(1, StatusCode::timeout, told(1, lost.message()));
+}
+
 TEST(MonitoredBarrier, TheRankThatIsMissingIsNamedEverywhere) {
   Group group(4);
   group.come({0, 1, 3}, {.limit = kShort});

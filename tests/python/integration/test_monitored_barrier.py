@@ -100,6 +100,32 @@ def test_who_is_absent_is_named() -> None:
         assert "Rank 1 failed to pass monitoredBarrier in 1000 ms" in text, (rank, text)
 
 
+def after_a_failure() -> list[str]:
+    """An operation of rank 0 timed out, of which the others know nothing; one rank does not come."""
+    rank, group = dist.get_rank(), dist.new_group(timeout=LIMIT)
+    if rank == 0:
+        with pytest.raises(dist.DistBackendError, match="timed out"):
+            dist.all_reduce(torch.ones(1), group=group)
+        store().set("test/failed", "1")
+    store().wait(["test/failed"])
+    told = [refusal(group, timedelta(seconds=50))]
+    if rank != 2:
+        told.append(refusal(group, LIMIT))
+        store().add("test/told", 1)
+    while store().add("test/told", 0) < 2:
+        pass
+    return told
+
+
+def test_a_group_that_failed_on_one_rank() -> None:
+    """Its operations cannot go on, but who comes can be told."""
+    first, second, third = run_ranks(after_a_failure, 3, env=SOON)
+    assert third == ["passed"]
+    for told in (first, second):
+        assert told[0] == "passed"
+        assert "Rank 2 failed to pass monitoredBarrier in 1000 ms" in told[1], told
+
+
 def limit_of_the_group() -> str:
     """Without a limit of the call, the group's."""
     group = dist.new_group()
