@@ -250,8 +250,15 @@ void UccBackend::put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Ou
     outgoing.copies->begin();
     return;
   }
+  const bool fills = std::any_of(all.begin(), all.end(), [](const Prepared* prepared) { return !prepared->loads.empty(); });
   for (Prepared* prepared : all) {
     begin_on_host(*prepared);
+  }
+  if (fills && !outgoing.effects.reads.empty()) {
+    outgoing.effects = {};
+    for (const Prepared* prepared : all) {
+      outgoing.effects.add(effects_when_filled(*prepared));
+    }
   }
 }
 
@@ -314,6 +321,7 @@ UccBackend::WorkPtr UccBackend::add_to(Coalescing& coalescing, Outgoing&& outgoi
   coalescing.batch->add(outgoing.op);
   coalescing.effects.add(outgoing.effects);
   coalescing.is_collective = coalescing.is_collective || outgoing.is_collective;
+  coalescing.inputs.insert(coalescing.inputs.end(), parts.inputs.begin(), parts.inputs.end());
   coalescing.outputs.insert(coalescing.outputs.end(), parts.outputs.begin(), parts.outputs.end());
   coalescing.fences.insert(coalescing.fences.end(), parts.fences.begin(), parts.fences.end());
   if (!outgoing.async_op) {

@@ -21,6 +21,7 @@ struct Coalescing {
   Status refusal;                  // then
   Effects effects{};               // of all calls so far
   bool is_collective = false;      // one of them is
+  Tensors inputs;                  // held, so that `effects` are not those of memory that was freed and is now another tensor's
   Tensors outputs;
   std::vector<std::shared_ptr<const Fence>> fences;
 

@@ -81,6 +81,22 @@ Effects effects_of(const Prepared& prepared) {
   return effects;
 }
 
+Effects effects_when_filled(const Prepared& prepared) {
+  Effects effects = effects_of(prepared);
+  effects.reads.clear();
+  for (const at::Tensor& input : prepared.inputs) {
+    const bool is_kept = std::any_of(prepared.callers.begin(), prepared.callers.end(),
+                                     [&](const at::Tensor& kept) { return kept.is_alias_of(input); });
+    if (is_kept) {
+      add_regions(effects.reads, {input});
+    }
+  }
+  if (prepared.reads_outputs) {
+    add_regions(effects.reads, prepared.outputs);
+  }
+  return effects;
+}
+
 bool share_memory(const Tensors& tensors) {
   std::vector<Touch> touches;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

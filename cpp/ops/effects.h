@@ -12,6 +12,9 @@ Region region_of(const at::Tensor& tensor);
 
 // Before its tensors are moved elsewhere.
 Effects effects_of(const Prepared& prepared);
+// Once it is filled: inputs of which it has a copy are read no more, and the caller may have freed
+// them, so that their memory is soon another tensor's.
+Effects effects_when_filled(const Prepared& prepared);
 
 // Whether two of these tensors have memory in common.
 bool share_memory(const Tensors& tensors);

@@ -54,6 +54,31 @@ def one_kind(async_ops: bool) -> dict[str, list[list[float]]]:
     return found
 
 
+def temporaries() -> list[list[float]]:
+    """What each call sends is gone once it is called, and its memory is the next call's."""
+    rank, size, found = dist.get_rank(), dist.get_world_size(), []
+    group = dist.group.WORLD
+    assert group is not None
+    for numel in (1000, 70_000):
+        outputs = []
+        group._start_coalescing(CPU)
+        for i in range(6):
+            outputs.append(torch.empty(numel * size))
+            column = torch.full((numel, 2), float(rank + 10 * i))[:, 0]
+            group._allgather_base(outputs[-1], column)
+            outputs.append(torch.full((numel,), float(rank)))
+            group.allreduce([outputs[-1]])
+        group._end_coalescing(CPU).wait()
+        found += [output.view(-1, numel).unique(dim=1).flatten().tolist() for output in outputs]
+    return found
+
+
+def test_what_is_sent_may_go_once_it_was_called() -> None:
+    gathered = [[[10.0 * i, 10.0 * i + 1], [1.0]] for i in range(6)]
+    expected = [each for pair in gathered for each in pair] * 2
+    assert run_ranks(temporaries, 2) == [expected, expected]
+
+
 def both(body: Callable[[bool], object]) -> list[object]:
     return [body(async_ops) for async_ops in (False, True)]
 
