@@ -189,6 +189,12 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   const Landings landings(parts);
   if (const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, settings) : 0) {
     gather_in_pieces(prepared, call, landings.tensors, input, share);
+    prepared.store = [tensors = landings.tensors, rest = std::move(prepared.store)] {
+      if (rest) {
+        rest();
+      }
+      std::for_each(tensors.begin(), tensors.end(), note_written);  // those that the pieces went to themselves
+    };
     landings.bring_back(prepared, parts);
     return prepared;
   }

@@ -112,12 +112,9 @@ bool are_few_and_alike(const at::Tensor& tensor, const at::Tensor& all, std::int
          tensor.scalar_type() == all.scalar_type() && is_plain(tensor);
 }
 
-// As torch's copy_ does it: autograd shall notice that a tensor it has kept was written.
 void copy_bytes(const at::Tensor& destination, const void* source) {
   std::memmove(data_of(destination), source, bytes_of(destination));
-  if (!destination.is_inference()) {
-    destination.unsafeGetTensorImpl()->bump_version();
-  }
+  note_written(destination);
 }
 
 at::Tensor part_of(const at::Tensor& all, std::int64_t at, const at::Tensor& like) {
@@ -129,6 +126,12 @@ std::size_t offset_of(const at::Tensor& all, std::int64_t at) {
 }
 
 }  // namespace
+
+void note_written(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
 
 void copy_into(const at::Tensor& destination, const at::Tensor& source) {
   if (is_plain(source) && destination.numel() == source.numel() && are_few_and_alike(destination, source, 0)) {

@@ -50,5 +50,7 @@ void copy_into(const at::Tensor& destination, const at::Tensor& source);
 // The same from and to the elements of `all`, which is plain, that follow the first `at`: as many as the other tensor has.
 void copy_from_part(const at::Tensor& destination, const at::Tensor& all, std::int64_t at);
 void copy_to_part(const at::Tensor& all, std::int64_t at, const at::Tensor& source);
+// Has autograd notice that a tensor which it has kept was written, as these do.
+void note_written(const at::Tensor& tensor);
 
 }  // namespace torch_ucc
