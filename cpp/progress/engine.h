@@ -193,6 +193,8 @@ class Engine {
   std::atomic<std::uint64_t> activity_{0};               // counts what happened to operations
   std::atomic<microseconds> patience_{microseconds(0)};  // the longest of those in flight
   std::atomic<bool> all_announced_{true};                // whether each of those in flight is
+  std::atomic<bool> any_lost_{false};                    // a scope has lost a member
+  std::atomic<bool> failed_{false};                      // after failure_
 
   std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};  // by whoever waits
 
@@ -207,12 +209,10 @@ class Engine {
   std::atomic<std::uint64_t> sleeps_{0};
 
   std::atomic<Clock::rep> last_death_;  // when a scope last failed because a peer was gone
-  std::atomic<bool> any_lost_{false};   // a scope has lost a member
   std::atomic<std::uint64_t> scope_failures_{0};
   std::uint64_t scope_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
-  std::atomic<bool> failed_{false};
   Mutex failure_mutex_;  // the first of several threads that report a failure wins
-  Status failure_;       // written once before failed_
+  Status failure_;       // written once, before failed_
 
   std::mutex background_mutex_;  // for the condition variable: the background thread sleeps here and nowhere else
   std::condition_variable background_wake_;

@@ -140,6 +140,9 @@ Collective::Rooms Collective::rooms_of(std::size_t piece) {
 
 // Between a part's share of a piece and the room, of which it takes its place.
 void Collective::move(const Part& part, std::size_t piece, char*& room, bool into_room) const {
+  if (room == nullptr) {
+    return;  // the piece has no bytes
+  }
   const std::size_t bytes = pieces_.count == 0 ? part.bytes : pieces_.length_of(piece) * pieces_.element_size;
   char* const share = static_cast<char*>(part.data) + (pieces_.count == 0 ? 0 : pieces_.offset_of(piece));
   std::memcpy(into_room ? room : share, into_room ? share : room, bytes);

@@ -412,11 +412,16 @@ def test_a_callback_that_still_runs_at_exit_is_waited_for(destroys: bool) -> Non
 
 
 def set_by_the_user() -> float:
-    """A future that its user has set already ends nothing else."""
-    tensor = torch.ones(300_000)
-    for _ in range(5):
+    """A user sets the future of an operation that cannot have ended; each rank does so in turn."""
+    tensor, shared = torch.ones(300_000), store()
+    for i in range(6):
+        mine = i % 2 == dist.get_rank()
+        if not mine:
+            shared.wait([f"test/set/{i}"])
         work = dist.all_reduce(tensor, async_op=True)
-        work.get_future().set_result([tensor])
+        if mine:
+            work.get_future().set_result([tensor])
+            shared.set(f"test/set/{i}", "")
         work.wait()
     other = torch.ones(1)
     dist.all_reduce(other)
