@@ -32,7 +32,7 @@ void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, 
   oob.set_on_next_exchange(nullptr);
   if (status != UCC_OK) {
     handle_ = nullptr;
-    throw_if_error(oob.failure());  // the reason, if the exchange failed
+    oob.rethrow_failure();
     throw_if_error(from_ucc(status, "ucc_context_create"));
   }
 }

@@ -42,7 +42,7 @@ ucc_context_oob_coll_t Oob::params() {
   return params;
 }
 
-ucc_status_t Oob::failed(Status reason) {
+ucc_status_t Oob::failed(std::exception_ptr reason) {
   if (closing_) {
     return UCC_OK;
   }
@@ -68,8 +68,8 @@ ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self,
         .backoff = Backoff(oob.size_),
         .readers = {}};
     return UCC_OK;
-  } catch (const std::exception& error) {
-    return oob.failed(Status(StatusCode::transport, error.what()));
+  } catch (...) {
+    return oob.failed(std::current_exception());
   }
 }
 
@@ -86,7 +86,7 @@ ucc_status_t Oob::test(void* handle) {
     const auto values = request.exchange.poll();
     if (!values) {
       if (oob.deadline_.passed()) {
-        return oob.failed(Status(StatusCode::timeout, "timed out while the ranks exchanged addresses over the store"));
+        throw StatusError(Status(StatusCode::timeout, "timed out while the ranks exchanged addresses over the store"));
       }
       request.backoff.sleep(oob.give_up_);  // UCC calls again at once
       return UCC_INPROGRESS;
@@ -94,7 +94,7 @@ ucc_status_t Oob::test(void* handle) {
     char* at = request.all;
     for (const std::string& value : *values) {
       if (value.size() != request.size) {
-        return oob.failed(
+        throw StatusError(
             Status(StatusCode::transport, "a rank published an address of the wrong size: versions of UCC differ?"));
       }
       at = std::copy(value.begin(), value.end(), at);
@@ -107,10 +107,8 @@ ucc_status_t Oob::test(void* handle) {
     request.backoff = Backoff();
     oob.store_.add(request.name + "/read", 1);
     return oob.wait_for_readers(request);
-  } catch (const StatusError& error) {
-    return oob.failed(error.status());
-  } catch (const std::exception& error) {
-    return oob.failed(Status(StatusCode::transport, error.what()));
+  } catch (...) {
+    return oob.failed(std::current_exception());
   }
 }
 

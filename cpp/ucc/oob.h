@@ -3,6 +3,7 @@
 
 #include <ucc/api/ucc.h>
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -38,8 +39,13 @@ class Oob {
   // hosts it where no launcher does, stays until the others have read too, for a second at most.
   void set_closing() { closing_ = true; }
 
-  // Why UCC was told that an exchange failed: UCC itself keeps only a number.
-  const Status& failure() const { return failure_; }
+  // Throws why UCC was told that an exchange failed, if one was: UCC itself keeps only a number.
+  // StatusError, or what check_interrupt() throws.
+  void rethrow_failure() const {
+    if (failure_ != nullptr) {
+      std::rethrow_exception(failure_);
+    }
+  }
 
  private:
   struct Request;
@@ -47,7 +53,7 @@ class Oob {
   static ucc_status_t allgather(void* mine, void* all, std::size_t size, void* self, void** request);
   static ucc_status_t test(void* request);
   static ucc_status_t free(void* request);
-  ucc_status_t failed(Status reason);
+  ucc_status_t failed(std::exception_ptr reason);
   ucc_status_t wait_for_readers(Request& request);
 
   KvStore& store_;
@@ -59,7 +65,7 @@ class Oob {
   Deadline deadline_;
   GiveUp give_up_;
   std::function<void()> on_next_exchange_;
-  Status failure_;
+  std::exception_ptr failure_;
 };
 
 }  // namespace torch_ucc

@@ -33,6 +33,15 @@ Gathered allgather(Oob& oob, int mine) {
   return result;
 }
 
+Status failure_of(const Oob& oob) {
+  try {
+    oob.rethrow_failure();
+    return {};
+  } catch (const StatusError& error) {
+    return error.status();
+  }
+}
+
 std::string bytes_of(int value) { return {reinterpret_cast<const char*>(&value), sizeof(value)}; }
 
 TEST(Oob, TellsUccWhoTakesPart) {
@@ -52,7 +61,7 @@ TEST(Oob, GathersByRankAgainAndAgain) {
       ASSERT_EQ(gathered.status, UCC_OK);
       ASSERT_EQ(gathered.values, (std::vector<int>{100 * round, 100 * round + 1, 100 * round + 2, 100 * round + 3}));
     }
-    EXPECT_TRUE(oob.failure().ok());
+    EXPECT_TRUE(failure_of(oob).ok());
     EXPECT_TRUE(store.overwritten.empty());
   });
 }
@@ -115,7 +124,7 @@ TEST(Oob, FailsAtItsDeadlineWithTheReason) {
   Oob oob(job.store(0), "g", 0, 2);
   oob.set_deadline(Deadline::after(milliseconds(2)));
   EXPECT_LT(allgather(oob, 1).status, 0);
-  EXPECT_EQ(oob.failure().code(), StatusCode::timeout);
+  EXPECT_EQ(failure_of(oob).code(), StatusCode::timeout);
 }
 
 TEST(Oob, FailsOnADeadStoreWithTheReasonWheneverItDies) {
@@ -125,8 +134,8 @@ TEST(Oob, FailsOnADeadStoreWithTheReasonWheneverItDies) {
     job.store(0).faults.dies_after = operations;
     Oob oob(job.store(0), "g", 0, 2);
     EXPECT_LT(allgather(oob, 1).status, 0);
-    EXPECT_EQ(oob.failure().code(), StatusCode::transport);
-    EXPECT_EQ(oob.failure().message(), "the store is gone");
+    EXPECT_EQ(failure_of(oob).code(), StatusCode::transport);
+    EXPECT_EQ(failure_of(oob).message(), "the store is gone");
   }
 }
 
@@ -138,7 +147,7 @@ TEST(Oob, RefusesAValueOfTheWrongSizeAndWritesNothingBeyondTheBuffer) {
     const Gathered gathered = allgather(oob, 1);
     EXPECT_LT(gathered.status, 0);
     EXPECT_EQ(gathered.values.back(), 0);
-    EXPECT_EQ(oob.failure().code(), StatusCode::transport);
+    EXPECT_EQ(failure_of(oob).code(), StatusCode::transport);
   }
 }
 
@@ -151,7 +160,7 @@ TEST(Oob, WhileClosingADeadStoreIsAPeerThatIsDone) {
     Oob oob(job.store(0), "g", 0, 2);
     oob.set_closing();
     EXPECT_EQ(allgather(oob, 1).status, UCC_OK);
-    EXPECT_TRUE(oob.failure().ok());
+    EXPECT_TRUE(failure_of(oob).ok());
   }
 }
 
@@ -168,8 +177,18 @@ TEST(Oob, FailsAtOnceWhenAPeerIsGoneWithTheReason) {
   Oob oob(job.store(0), "g", 0, 2);
   oob.set_give_up([] { throw StatusError(Status(StatusCode::peer_gone, "rank 1 has died")); });
   EXPECT_LT(allgather(oob, 1).status, 0);
-  EXPECT_EQ(oob.failure().code(), StatusCode::peer_gone);
-  EXPECT_EQ(oob.failure().message(), "rank 1 has died");
+  EXPECT_EQ(failure_of(oob).code(), StatusCode::peer_gone);
+  EXPECT_EQ(failure_of(oob).message(), "rank 1 has died");
+}
+
+TEST(Oob, WhatInterruptsAnExchangeReachesTheCallerAsItIs) {
+  struct Interrupt {};
+  FakeJob job(2);
+  Oob oob(job.store(0), "g", 0, 2);
+  oob.set_deadline(hard_limit());
+  oob.set_give_up([] { throw Interrupt(); });
+  EXPECT_NE(allgather(oob, 1).status, UCC_OK);
+  EXPECT_THROW(oob.rethrow_failure(), Interrupt);
 }
 
 }  // namespace

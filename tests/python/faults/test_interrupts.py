@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
+from counting import Counting
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -81,6 +82,64 @@ def test_it_ends_within_a_second() -> None:
     if not DELAYS:
         pytest.skip("run together with test_a_signal_ends_a_wait, whose delays it looks at")
     assert min(DELAYS) < 1.0, DELAYS
+
+
+class Stopping(Counting):
+    """Asks the other store no more from a call on until `go_on`."""
+
+    def __init__(self, inner: dist.Store, calls: int) -> None:
+        super().__init__(inner)
+        self._left = calls
+        self.stopped, self.go_on = threading.Event(), threading.Event()
+
+    def _note(self, what: str, keys: object) -> None:
+        super()._note(what, keys)
+        self._left -= 1
+        if self._left < 0:
+            self.stopped.set()
+            assert self.go_on.wait(60)
+
+
+def interrupted_in_init(calls: int) -> str:
+    """Rank 1 stays away after some of its calls of the store."""
+    rank, limit = int(os.environ["RANK"]), timedelta(seconds=60)
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    mine, job = (dist.TCPStore(host, port, is_master=False, timeout=limit) for _ in range(2))
+    stopping = Stopping(job, calls if rank == 1 else 1_000_000)
+
+    def from_outside() -> None:
+        if rank == 1:
+            stopping.stopped.wait(60)
+            mine.set("test/stopped", "")
+            mine.wait(["test/interrupted"])
+            stopping.go_on.set()
+        else:
+            mine.wait(["test/stopped"])
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    outside = threading.Thread(target=from_outside)
+    outside.start()
+    kind = "nothing"
+    try:
+        within = limit if rank == 0 else timedelta(seconds=5)
+        dist.init_process_group("ucc", store=stopping, rank=rank, world_size=2, timeout=within)
+        while rank == 0:
+            time.sleep(0.1)
+    except BaseException as caught:
+        kind = f"{type(caught).__name__}: {str(caught)[:300]}"
+    if rank == 0:
+        mine.set("test/interrupted", "")
+    outside.join()
+    return kind
+
+
+@pytest.mark.parametrize("calls", [0, 2, 4, 8, 12, 16, 20])
+def test_ctrl_c_ends_init(calls: int) -> None:
+    """The program gets KeyboardInterrupt, not an error of the group, whatever rank 0 waits for."""
+    told = run_ranks(interrupted_in_init, 2, calls, init=False, env={"TORCH_UCC_CLOSE_TIMEOUT": "500ms"})
+    assert told[0] == "KeyboardInterrupt: ", told
 
 
 def drives_without_the_gil(fifo: str) -> float:

@@ -12,8 +12,8 @@ import torch.distributed as dist
 class Counting(dist.Store):
     """Passes everything on to another store and notes it.
 
-    Looking for a key that is not there yet counts once, however often it is done: how long a peer takes
-    says nothing about how many operations there are.
+    Looking again for what is not there yet counts once, however often it is done: how long a peer takes says
+    nothing about how many operations there are.
     """
 
     def __init__(self, inner: dist.Store) -> None:
@@ -30,7 +30,7 @@ class Counting(dist.Store):
         """How many operations there were since the last call."""
         with self._lock:
             noted, self._noted = self._noted, Counter()
-        return sum(1 if what in ("check", "wait") else times for (what, _), times in noted.items())
+        return sum(1 if what in ("check", "wait", "get", "look") else n for (what, _), n in noted.items())
 
     def set(self, key: str, value: bytes) -> None:
         self._note("set", key)
@@ -41,7 +41,7 @@ class Counting(dist.Store):
         return self._inner.get(key)
 
     def add(self, key: str, value: int) -> int:
-        self._note("add", key)
+        self._note("add" if value else "look", key)
         return self._inner.add(key, value)
 
     def check(self, keys: list[str]) -> bool:
