@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/build_id.h"
 #include "base/forked.h"
 #include "base/process_state.h"
 #include "base/scarcity.h"
@@ -70,6 +71,7 @@ std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings&
   const NamedValues own = settings.own();
   agreed.insert(agreed.end(), own.begin(), own.end());
   agreed.emplace_back("UCC library", ucc_library_version());
+  agreed.emplace_back("torch_ucc build", build_id());
   PeerRecord mine = PeerRecord::here(std::move(agreed));
   mine.bell = bell.address();
   mine.address = worker.address();
@@ -483,11 +485,10 @@ Loss CommContext::loss_in(const Member& member, int rank) const {
   Loss loss{rank, gone_.at(position)};
   if (const Bell* const bell = bell_of(position)) {
     const Bell::Activity last = bell->activity();
-    const bool is_collective =
-        last.operation < operation::kTable.size() && !operation::is_message(operation::kTable.at(last.operation));
+    const Operation* const op = operation::at(last.operation);
     if (last.group == 0) {
       loss.last_called = 0;
-    } else if (last.group == member.id && is_collective) {
+    } else if (last.group == member.id && op != nullptr && !operation::is_message(*op)) {
       loss.last_called = last.seq;
     }
   }
@@ -519,8 +520,10 @@ std::string CommContext::observe(std::uint16_t group, const std::vector<std::uin
       continue;
     }
     const auto ago = std::chrono::duration_cast<milliseconds>(Clock::now() - its.since);
-    others.push_back(text + " last called " + operation::kTable.at(its.operation).name + " seq " + std::to_string(its.seq) +
-                     (its.group == group ? "" : " of another group") + " " + std::to_string(ago.count()) + " ms ago");
+    const Operation* const op = operation::at(its.operation);
+    others.push_back(text + " last called " + (op == nullptr ? "what is no operation" : op->name) + " seq " +
+                     std::to_string(its.seq) + (its.group == group ? "" : " of another group") + " " +
+                     std::to_string(ago.count()) + " ms ago");
   }
   std::string text;
   for (std::size_t i = 0; i < std::min(kNamed, others.size()); ++i) {

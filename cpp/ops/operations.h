@@ -82,6 +82,8 @@ constexpr bool is_message(const Operation& op) {
 }
 
 // A number for each, the same in every process of this build.
+// Nothing for a number that is none: it may come from the memory of another process.
+constexpr const Operation* at(std::uint16_t index) { return index < kTable.size() ? &kTable[index] : nullptr; }
 constexpr std::uint16_t index_of(const Operation& op) { return static_cast<std::uint16_t>(&op - kTable.data()); }
 
 }  // namespace operation

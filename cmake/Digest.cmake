@@ -1,0 +1,11 @@
+# cmake -DROOT=... -DVERSION=... -DOUTPUT=... -P Digest.cmake: a header with a digest of the C++ sources under ROOT.
+file(GLOB_RECURSE sources RELATIVE ${ROOT} ${ROOT}/*.h ${ROOT}/*.cc)
+list(SORT sources)
+set(digests "")
+foreach(source IN LISTS sources)
+  file(SHA256 ${ROOT}/${source} digest)
+  string(APPEND digests "${source} ${digest}\n")
+endforeach()
+string(SHA256 digest "${digests}")
+string(SUBSTRING ${digest} 0 12 digest)
+file(CONFIGURE OUTPUT ${OUTPUT} CONTENT "#pragma once\n#define TORCH_UCC_BUILD_ID \"${VERSION}-${digest}\"\n" @ONLY)
