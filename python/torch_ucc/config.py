@@ -35,10 +35,12 @@ OLD_NAMES = {
     "TORCH_UCC_COMMS_TRACE_OUTPUT_DIR": "torch.profiler writes its traces where it is told",
 }
 
-# UCC reads its own options from the environment. Those that steer how collectives run must be equal on all
-# ranks, or their messages do not match; those that choose a rank's devices, or what is printed, need not.
-_UCC_LOCAL = re.compile(
-    r"^UCC_(LOG_|COLL_TRACE|PROFILE_|UCX_|HOME$|CONFIG_FILE$|(TL_\w+_)?NET_DEVICES$|TL_SHARP_DEVICES$)"
+# UCC and UCX read their own options from the environment and from files. Those that steer how ranks talk must
+# be equal on all of them, or they do not understand each other. Those that choose a rank's devices, say
+# something of its host's fabric or memory, or what is printed, need not.
+_LOCAL = re.compile(
+    r"^(UCC_UCX|UCC|UCX)_(LOG_|COLL_TRACE|PROFILE_|STATS_|DEBUG_|VFS_|ERROR_|HANDLE_ERRORS$|WARN_|GDB_"
+    r"|MEM_|RCACHE_|IB_|MODULE|HOME$|CONFIG_(FILE|DIR)$|(\w+_)?(NET|SHM|ACC|SELF|SHARP)_DEVICES$)"
 )
 
 
@@ -170,15 +172,15 @@ class Config:
     """What the profile says to UCC and UCX, as variables that they read when they start."""
 
     def agreed(self, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Name and value of everything that must be equal on all ranks."""
+        """Name and value of everything that must be equal on all ranks. `environment`: also of files."""
         agreed = (field.name for field in _fields() if field.metadata["agreed"])
         ours = [(name, str(getattr(self, name))) for name in agreed]
-        uccs = [
+        libraries = [
             (name, value)
             for name, value in environment.items()
-            if name.startswith("UCC_") and not _UCC_LOCAL.match(name)
+            if name.startswith(("UCC_", "UCX_")) and not _LOCAL.match(name)
         ]
-        return ours + sorted(uccs)
+        return ours + sorted(libraries)
 
 
 def names() -> list[str]:
@@ -332,8 +334,8 @@ They are read when the first group is created, and then fixed: from the environm
 nothing, from the profile that `TORCH_UCC_PROFILE` names ([tuning](tuning.md)). An unknown `TORCH_UCC_` name
 is an error, and so is a value that cannot be read. Durations are written `200us`, `1.5ms`, `30s`, `5m`;
 sizes `65536`, `512k`, `4m`, `1g`; switches `0` and `1`. Settings marked "same on all ranks" are compared when
-a group is created, and so are those of UCC that steer how collectives run: a difference is an error that
-names it.
+a group is created, and so are those of UCC and UCX that steer how ranks talk: a difference is an error that
+names it. Which devices a rank uses, the fabric and memory of its host, and what is printed may differ.
 
 | variable | default | same on all ranks | |
 |---|---|---|---|"""
@@ -380,5 +382,7 @@ def native(config: Config, settings: Any, environment: Mapping[str, str] = os.en
         known = list(_device_memory.OF_DEVICES.items())
         settings.direct = known if config.device_p2p == "direct" else []
         settings.native = known if config.device_collectives == "native" else []
-    settings.agreed = config.agreed({**environment, **config.libraries})
+    from torch_ucc.topology.user import in_files
+
+    settings.agreed = config.agreed({**in_files(environment), **environment, **config.libraries})
     return settings

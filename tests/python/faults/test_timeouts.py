@@ -237,9 +237,15 @@ def test_a_rank_that_never_creates_its_group() -> None:
     [
         ("TORCH_UCC_SEGMENT_BYTES", ("1m", "2m"), ("segment_bytes", "1048576", "2097152")),
         ("UCC_TL_UCP_TUNE", (None, "allreduce:@1"), ("UCC_TL_UCP_TUNE", "not set", "allreduce:@1")),
+        ("UCX_TLS", (None, "tcp"), ("UCX_TLS", "not set", "tcp")),
+        ("UCX_TLS", ("tcp", None), ("UCX_TLS", "not set", "tcp")),
+        ("UCC_UCX_TLS", ("tcp", "sm,self"), ("UCC_UCX_TLS", "'tcp'", "sm,self")),
+        ("UCX_RNDV_THRESH", (None, "1k"), ("UCX_RNDV_THRESH", "not set", "1k")),
     ],
 )
-def test_different_settings(name: str, values: tuple[str | None, str], told: tuple[str, str, str]) -> None:
+def test_different_settings(
+    name: str, values: tuple[str | None, str | None], told: tuple[str, str, str]
+) -> None:
     """All ranks are told what differs, and which value is whose, also one that is like rank 0."""
     rank_env = [{name: value} if value is not None else {} for value in (values[0], *values)]
     for kind, text in run_ranks(init_alone, 3, 60.0, init=False, rank_env=rank_env):
@@ -249,7 +255,8 @@ def test_different_settings(name: str, values: tuple[str | None, str], told: tup
 
 
 def test_settings_that_may_differ() -> None:
-    rank_env = [{"TORCH_UCC_SPIN": "0us", "UCC_LOG_LEVEL": "warn"}, {}]
+    mine = {"TORCH_UCC_SPIN": "0us", "UCC_LOG_LEVEL": "warn", "UCX_LOG_LEVEL": "warn"}
+    rank_env = [{**mine, "UCX_NET_DEVICES": "lo", "UCX_IB_GID_INDEX": "3", "UCX_HANDLE_ERRORS": "none"}, {}]
     assert run_ranks(init_alone, 2, 60.0, init=False, rank_env=rank_env) == [("nothing", "")] * 2
 
 

@@ -138,6 +138,7 @@ def test_what_ranks_must_agree_on() -> None:
         "UCC_TL_UCP_TUNE": "allreduce:@1",
         "UCC_CLS": "basic",
         "UCX_TLS": "tcp",
+        "UCX_NET_DEVICES": "eth0",
         "HOME": "elsewhere",
     }
     agreed = from_environment(environment).agreed(environment)
@@ -149,6 +150,7 @@ def test_what_ranks_must_agree_on() -> None:
         ("life_lines", "True"),
         ("UCC_CLS", "basic"),
         ("UCC_TL_UCP_TUNE", "allreduce:@1"),
+        ("UCX_TLS", "tcp"),
     ]
 
 
