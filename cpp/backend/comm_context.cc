@@ -14,7 +14,6 @@
 #include "base/forked.h"
 #include "base/process_state.h"
 #include "base/scarcity.h"
-#include "bootstrap/exchange.h"
 #include "ops/operations.h"
 #include "ucc/coll_args.h"
 #include "ucc/collective.h"
@@ -59,14 +58,14 @@ std::uint64_t next_number() {
   return last.fetch_add(1) + 1;
 }
 
-// Earlier process groups may have used the same store: every start of a rank gets a number of its own, the same on all ranks
-// as long as they start together.
-std::string new_scope(const GroupSpec& group) {
-  return "torch_ucc/" + std::to_string(group.store->add("torch_ucc/start/" + std::to_string(group.rank), 1));
+// The store is the group's own, but for one that is apart: that has the store of the group which it
+// is part of. The names of a default group differ where an earlier one failed on some of its ranks.
+std::shared_ptr<FreshPrefix> fresh_prefix(const GroupSpec& group) {
+  return std::make_shared<FreshPrefix>(group.apart ? group.name : "", group.rank, static_cast<int>(group.global_ranks.size()));
 }
 
-std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings& settings, const std::string& scope,
-                                         const Bell& bell, const UcxWorker& worker) {
+std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings& settings, FreshPrefix& prefix, const Bell& bell,
+                                         const UcxWorker& worker) {
   NamedValues agreed = settings.agreed;
   const NamedValues own = settings.own();
   agreed.insert(agreed.end(), own.begin(), own.end());
@@ -75,9 +74,8 @@ std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings&
   PeerRecord mine = PeerRecord::here(std::move(agreed));
   mine.bell = bell.address();
   mine.address = worker.address();
-  Exchange exchange(*group.store, scope + "/peer", group.rank, static_cast<int>(group.global_ranks.size()), mine.encode());
   std::vector<PeerRecord> peers;
-  for (const std::string& text : exchange.wait(Deadline::after(group.timeout))) {
+  for (const std::string& text : prefix.exchange(*group.store, "peer", mine.encode(), Deadline::after(group.timeout))) {
     peers.push_back(PeerRecord::decode(text));
   }
   check_peers(group.name, peers);
@@ -216,7 +214,7 @@ Place CommContext::find_place(const GroupSpec& group, const Settings& settings) 
   }
   const std::shared_ptr<CommContext> common = group.apart ? nullptr : open_for(group, {});
   if (common == nullptr) {
-    return {group, nullptr, kFirstGroup};
+    return {group, nullptr, kFirstGroup, fresh_prefix(group)};
   }
   const NamedValues own = settings.own();
   const std::shared_ptr<CommContext> wanted = own.empty() ? common : open_for(group, own);
@@ -225,7 +223,11 @@ Place CommContext::find_place(const GroupSpec& group, const Settings& settings) 
                                                      wanted->engine_.failure().message() +
                                                      "). Call destroy_process_group() and initialise again."));
   }
-  return common->agree_on_place(group, wanted, own);
+  Place place = common->agree_on_place(group, wanted, own);
+  if (place.context == nullptr) {
+    place.prefix = fresh_prefix(group);
+  }
+  return place;
 }
 
 std::shared_ptr<CommContext> CommContext::at(const Place& place, const Settings& settings) {
@@ -237,7 +239,7 @@ std::shared_ptr<CommContext> CommContext::at(const Place& place, const Settings&
     if (!has_descriptors_to_start()) {
       throw StatusError(Status(StatusCode::transport, what + "UCX and UCC would lack file descriptors"));
     }
-    return std::make_shared<CommContext>(place.group, settings);
+    return std::make_shared<CommContext>(place.group, *place.prefix, settings);
   });
   Registry& contexts = registry();
   const MutexLock lock(contexts.mutex);
@@ -245,16 +247,16 @@ std::shared_ptr<CommContext> CommContext::at(const Place& place, const Settings&
   return context;
 }
 
-CommContext::CommContext(const GroupSpec& group, const Settings& settings)
+CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Settings& settings)
     : number_(next_number()),
       settings_(settings),
       world_(group.world),
       store_(group.store),
       global_ranks_(group.global_ranks),
       rank_(group.rank),
-      scope_(new_scope(group)),
       worker_(settings_.ucx),
-      peers_(exchange_records(group, settings_, scope_, bell_, worker_)),
+      peers_(exchange_records(group, settings_, prefix, bell_, worker_)),
+      scope_(prefix.text()),
       bells_(find_bells(peers_, rank_)),
       plan_(neighbourhoods(peers_)),
       direct_(std::make_shared<Direct>()),

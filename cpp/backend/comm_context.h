@@ -15,6 +15,7 @@
 #include "backend/transports.h"
 #include "base/settings.h"
 #include "base/thread_annotations.h"
+#include "bootstrap/fresh_prefix.h"
 #include "bootstrap/kv_store.h"
 #include "bootstrap/peer_record.h"
 #include "device/direct.h"
@@ -55,8 +56,9 @@ class CommContext;
 // Where a group is created.
 struct Place {
   GroupSpec group;
-  std::shared_ptr<CommContext> context;  // that it shares with other groups; null: one of its own, over exactly its members
-  std::uint16_t id = 0;                  // of the group on its context
+  std::shared_ptr<CommContext> context;   // that it shares with other groups; null: one of its own, over exactly its members
+  std::uint16_t id = 0;                   // of the group on its context
+  std::shared_ptr<FreshPrefix> prefix{};  // of the context that is to be made
 };
 
 // What a group has on a context: its UCC team, and its channel for messages.
@@ -87,7 +89,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   // Their numbers.
   static std::vector<std::uint64_t> open_contexts();
 
-  CommContext(const GroupSpec& group, const Settings& settings);
+  // `prefix`: that of the group's place.
+  CommContext(const GroupSpec& group, FreshPrefix& prefix, const Settings& settings);
   ~CommContext();
   CommContext(const CommContext&) = delete;
   CommContext& operator=(const CommContext&) = delete;
@@ -153,10 +156,10 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::shared_ptr<KvStore> store_;
   const std::vector<std::int64_t> global_ranks_;  // by position in the context
   const int rank_;                                // our position
-  const std::string scope_;                       // prefix of our keys in store_
   Bell bell_;                                     // ours, until the engine takes it
   UcxWorker worker_;
   std::vector<PeerRecord> peers_;              // by position
+  const std::string scope_;                    // prefix of our keys in store_
   const std::map<std::uint64_t, Bell> bells_;  // of the other processes on this host, by position
   const LinePlan plan_;
   const std::shared_ptr<Direct> direct_;

@@ -17,7 +17,7 @@
 #include "backend/backend.h"
 #include "base/interrupt.h"
 #include "bindings/python_site.h"
-#include "bootstrap/exchange.h"
+#include "bootstrap/fresh_prefix.h"
 #include "store/c10d_store.h"
 #include "trace/dump.h"
 #include "trace/dumper.h"
@@ -61,20 +61,27 @@ c10::intrusive_ptr<UccBackend> create_backend(const Place& place, const Settings
   return for_user([&] { return c10::make_intrusive<UccBackend>(place, settings); });
 }
 
-// Every start of a group over a store has keys of its own, as long as its ranks start it together.
-std::vector<py::bytes> exchange(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout,
-                                const py::bytes& mine) {
-  const std::string value = mine;
+// What `call` returns, made without the GIL.
+template <typename Call>
+std::vector<py::bytes> exchanged(Call&& call) {
   std::vector<std::string> values;
   {
     const py::gil_scoped_release release;
-    values = for_user([&] {
-      C10dStore ours(store);
-      const std::int64_t start = ours.add("torch_ucc/plan/start/" + std::to_string(rank), 1);
-      return Exchange(ours, "torch_ucc/plan/" + std::to_string(start), rank, size, value).wait(Deadline::after(timeout));
-    });
+    values = for_user(std::forward<Call>(call));
   }
   return {values.begin(), values.end()};
+}
+
+std::vector<py::bytes> exchange(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout,
+                                const std::string& mine) {
+  return exchanged([&] {
+    C10dStore ours(store);
+    return FreshPrefix("exchange", rank, size).exchange(ours, mine, Deadline::after(timeout));
+  });
+}
+
+std::vector<py::bytes> exchange_in(const Place& place, const std::string& mine) {
+  return exchanged([&] { return place.prefix->exchange(*place.group.store, mine, Deadline::after(place.group.timeout)); });
 }
 
 void bind_settings(py::module_& module) {
@@ -167,7 +174,9 @@ void bind_backend(py::module_& module) {
   py::class_<Place>(module, "Place", "Where a group is created.")
       .def_property_readonly(
           "is_shared", [](const Place& place) { return place.context != nullptr; },
-          "Whether it is what another group uses already: else there has to be a plan.");
+          "Whether it is what another group uses already: else there has to be a plan.")
+      .def("exchange", &exchange_in, py::arg("mine"),
+           "Where it is not shared: what each rank of the group said, by rank; blocks until all did.");
   module.def("find_place", &find_place, py::arg("store"), py::arg("rank"), py::arg("timeout"), py::arg("group_id"),
              py::arg("world"), py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
              "For a group of these; blocks until its first rank called it too. Raises where that one was given other options.");
@@ -178,7 +187,7 @@ void bind_backend(py::module_& module) {
       "check_ucx_options", [](const NamedValues& options) { for_user([&] { read_ucx_config(options); }); }, py::arg("options"),
       "Raises if UCX refuses one.");
   module.def("exchange", &exchange, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("mine"),
-             "The values of all ranks of a new group, by rank; blocks until they are there.");
+             "What so many processes say that meet over a store, by rank; blocks until all did.");
   module.def("create_backend", &create_backend, py::arg("place"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
              "Create this process's member of a group; blocks until the other "
              "members do the same.");

@@ -12,8 +12,6 @@
 namespace torch_ucc {
 namespace {
 
-constexpr int kBlock = 64;  // ranks: of 10,000 each reads 157 values, and who packs reads no more than that
-
 std::string packed_key(const std::string& name, int block) { return name + "/block/" + std::to_string(block); }
 
 }  // namespace
@@ -76,7 +74,7 @@ std::optional<std::vector<std::string>> Exchange::poll() {
   return values;
 }
 
-std::vector<std::string> Exchange::wait(Deadline deadline) {
+std::vector<std::string> Exchange::wait(Deadline deadline, const GiveUp& between) {
   Backoff backoff(size_);
   while (true) {
     if (auto values = poll()) {
@@ -86,7 +84,7 @@ std::vector<std::string> Exchange::wait(Deadline deadline) {
       throw StatusError(Status(StatusCode::timeout, "timed out waiting for " + missing_ranks() + " of " + std::to_string(size_) +
                                                         " to create the group"));
     }
-    backoff.sleep();
+    backoff.sleep(between);
   }
 }
 

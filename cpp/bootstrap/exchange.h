@@ -17,14 +17,18 @@ namespace torch_ucc {
 // block adds one get_all of its values, one set and one add, and the last of all one set. Keys are written once. Not thread safe.
 class Exchange {
  public:
+  // Ranks: of 10,000 each reads 157 values, and who packs reads no more than that.
+  static constexpr int kBlock = 64;
+
   // Publishes `mine` under `name`, which must be new among these ranks. Throws StatusError.
   Exchange(KvStore& store, std::string name, int rank, int size, const std::string& mine);
 
   // Non-blocking but for the round trips to the store. The values of all ranks by rank, once all are there. Throws StatusError.
   std::optional<std::vector<std::string>> poll();
 
-  // Polls until the deadline; throws StatusError (timeout) that names the ranks which are missing.
-  std::vector<std::string> wait(Deadline deadline);
+  // Polls until the deadline, and calls `between` after each look that has not found all; throws
+  // StatusError (timeout) that names the ranks which are missing.
+  std::vector<std::string> wait(Deadline deadline, const GiveUp& between = {});
 
  private:
   std::string key(int rank) const;

@@ -62,6 +62,7 @@ class Place(metaclass=_Pybind11Type):
     def __init__(self, *args: object, **kwargs: object) -> NoReturn: ...  # find_place() makes it
     @property
     def is_shared(self) -> bool: ...
+    def exchange(self, mine: bytes) -> list[bytes]: ...
 
 def find_place(
     store: Store,

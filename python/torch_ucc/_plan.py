@@ -8,8 +8,7 @@ plans is imported when there is something to decide.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_ucc import config
@@ -51,7 +50,11 @@ _of_contexts: dict[int, Chosen] = {}
 """By the number of the context."""
 
 
-def choose(core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeout: timedelta) -> Chosen:
+Exchange = Callable[[bytes], Sequence[bytes]]
+"""Returns what each rank said, by rank; blocks until all did."""
+
+
+def choose(exchange: Exchange, rank: int, global_ranks: Sequence[int]) -> Chosen:
     """What to tell UCX and UCC's context on this rank. Raises ValueError if what somebody set leaves no way
     to a peer, or if the profile is for another topology.
 
@@ -66,10 +69,10 @@ def choose(core: Any, store: Any, rank: int, global_ranks: Sequence[int], timeou
     needs_plan = not told
     if told is None or (told and size >= algorithms.SMALLEST_CROWD):
         mine = str(cores).encode() if told else where.here() if is_plain else b""
-        said = set(core.exchange(store, rank, size, timeout, mine))
+        said = set(exchange(mine))
         needs_plan = len(said) > 1 or b"" in said
     if needs_plan:
-        records = core.exchange(store, rank, size, timeout, record_here())
+        records = exchange(record_here())
         agreed = agree(rank, global_ranks, records)
         _refuse_problems(agreed.plan)
         _refuse_profile(agreed.job)

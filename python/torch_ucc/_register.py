@@ -144,7 +144,7 @@ def _create(group: Any, options: Any) -> Any:
     )
     planned = None
     if not place.is_shared:
-        planned = _plan.choose(core, group.store, group.group_rank, global_ranks, timeout)
+        planned = _plan.choose(place.exchange, group.group_rank, global_ranks)
         told = _options.told((planned.ucx, planned.ucc), own)
         settings.ucx, settings.ucc = told
         settings.cores = usable_here()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import importlib
 import json
 import os
@@ -465,7 +466,8 @@ class AloneLibrary(TorchLibrary):
         super().__init__("alone", init=False)
         core = importlib.import_module("torch_ucc._extension").core()
         plan: Any = importlib.import_module("torch_ucc._plan")
-        chosen = plan.choose(core, self.store, self.rank, range(self.world), timedelta(minutes=1))
+        exchange = functools.partial(core.exchange, self.store, self.rank, self.world, timedelta(minutes=1))
+        chosen = plan.choose(exchange, self.rank, range(self.world))
         for prefix, options in (("UCX_", chosen.ucx), ("UCC_", chosen.ucc)):
             os.environ.update({prefix + name: value for name, value in options})
         self.c = ctypes.CDLL(os.environ["TORCH_UCC_BENCH_PEERS"] + "/alone/libalone.so")

@@ -75,7 +75,7 @@ def test_a_profile_of_another_topology_is_refused(tmp_path: Path) -> None:
     environment = {"TORCH_UCC_PROFILE": profile(tmp_path, 3)}
     with pytest.raises(RankError) as raised:
         run_ranks(use_and_describe, 2, env=environment, timeout=300.0)
-    assert raised.value.errors.keys() == {0, 1}
+    assert raised.value.errors.keys() == {0, 1}, raised.value
     for error in raised.value.errors.values():
         assert "was made for another topology (ranks per host: 3, and here 2)" in error
 

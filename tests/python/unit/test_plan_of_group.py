@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
-from typing import Any
 
 import pytest
 from torch_ucc import _extension, _plan
@@ -23,7 +21,6 @@ OF_A_PAIR = [
     receive_buffers(sysv=sysv.works()),
     LOOPBACK,
 ]
-MINUTE = timedelta(minutes=1)
 
 
 class Core:
@@ -32,12 +29,13 @@ class Core:
     def __init__(self) -> None:
         self.asked = 0
         self.apart = False
+        self.size = 2
 
-    def exchange(self, store: Any, rank: int, size: int, timeout: timedelta, mine: bytes) -> list[bytes]:
+    def exchange(self, mine: bytes) -> list[bytes]:
         self.asked += 1
         if self.apart and self.asked == 1:
-            return [mine, *[b"elsewhere"] * (size - 1)]
-        return [mine] * size
+            return [mine, *[b"elsewhere"] * (self.size - 1)]
+        return [mine] * self.size
 
 
 @pytest.fixture
@@ -73,8 +71,8 @@ def test_ranks_of_one_host_make_no_plan(core: Core, monkeypatch: pytest.MonkeyPa
     for size in (1, 2, 3, usable_here(), usable_here() + 1):
         ranks = range(size)
         on_one_host(monkeypatch, size)
-        core.asked = 0
-        told = _plan.choose(core, None, 0, ranks, MINUTE)
+        core.asked, core.size = 0, size
+        told = _plan.choose(core.exchange, 0, ranks)
         assert core.asked == (size > 2) and told.agreed is None
         plan = _plan.agree(0, ranks, [_plan.record_here()] * size).plan
         assert told == (plan.ucx_settings(0), plan.ucc_settings(0), None)
@@ -88,8 +86,8 @@ def test_ranks_of_one_host_that_see_other_numbers_of_cores_plan(
     on_one_host(monkeypatch, 3)
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    core.apart = True
-    told = _plan.choose(core, None, 0, range(3), MINUTE)
+    core.apart, core.size = True, 3
+    told = _plan.choose(core.exchange, 0, range(3))
     agreed = told.agreed
     assert core.asked == 2 and agreed
     assert told == (agreed.plan.ucx_settings(0), agreed.plan.ucc_settings(0), agreed)
@@ -106,27 +104,27 @@ def test_ranks_that_the_launcher_keeps_to_a_core_each_have_one_each(
         monkeypatch.setenv(name, value)
     of = {os.getppid(): {0, 1}, 0: {1}}
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: of[pid])
-    assert _plan.choose(core, None, 0, [0, 1], MINUTE)[0][0] == tls(cma=False, tcp=False, sysv=sysv.works())
+    assert _plan.choose(core.exchange, 0, [0, 1])[0][0] == tls(cma=False, tcp=False, sysv=sysv.works())
     of[os.getppid()] = {1}
-    assert _plan.choose(core, None, 0, [0, 1], MINUTE)[0][0] == tls(cma=True, tcp=False, sysv=sysv.works())
+    assert _plan.choose(core.exchange, 0, [0, 1])[0][0] == tls(cma=True, tcp=False, sysv=sysv.works())
 
 
 def test_ranks_that_find_themselves_on_one_host_need_no_plan(core: Core) -> None:
-    told = _plan.choose(core, None, 0, [4, 7], MINUTE)
+    told = _plan.choose(core.exchange, 0, [4, 7])
     assert told == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK], None)
     assert core.asked == 1
 
 
 def test_where_a_rank_cannot_tell_they_plan(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, "here", lambda: b"")
-    assert _plan.choose(core, None, 0, [4, 7], MINUTE).agreed
+    assert _plan.choose(core.exchange, 0, [4, 7]).agreed
     assert core.asked == 2
 
 
 def test_nor_need_they_what_makes_plans() -> None:
     program = (
         "import sys; from torch_ucc import _plan\n"
-        "_plan.choose(None, None, 0, [0, 1], None)\n"
+        "_plan.choose(None, 0, [0, 1])\n"
         "print([name for name in sys.modules if name.startswith('torch_ucc.topology.')])\n"
     )
     environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -139,15 +137,15 @@ def test_nor_need_they_what_makes_plans() -> None:
 def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     on_one_host(monkeypatch, 2)
     monkeypatch.setenv("UCC_ESTIMATED_NUM_PPN", "7")
-    assert _plan.choose(core, None, 0, [0, 1], MINUTE) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK], None)
+    assert _plan.choose(core.exchange, 0, [0, 1]) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK], None)
     monkeypatch.setenv("UCX_TLS", "rc")
     with pytest.raises(ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0"):
-        _plan.choose(core, None, 0, [0, 1], MINUTE)
+        _plan.choose(core.exchange, 0, [0, 1])
 
 
 def test_others_ask_and_agree(core: Core) -> None:
     core.apart = True
-    chosen = _plan.choose(core, None, 0, [4, 7], MINUTE)
+    chosen = _plan.choose(core.exchange, 0, [4, 7])
     assert (chosen.ucx, chosen.ucc) == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK])
     assert core.asked == 2 and chosen.agreed and chosen.agreed.host_of(7) == 0
 
@@ -176,6 +174,7 @@ def test_what_cannot_work_is_an_error_that_counts_the_rest(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UCX_TLS", "rc")
+    core.size = 6
     wanted = r"^this group cannot work: UCX_TLS=rc on rank 0 .* So on 2 more ranks\.$"
     with pytest.raises(ValueError, match=wanted):
-        _plan.choose(core, None, 0, range(6), MINUTE)
+        _plan.choose(core.exchange, 0, range(6))

@@ -1,0 +1,110 @@
+#include "bootstrap/fresh_prefix.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "base/hex.h"
+#include "base/status.h"
+#include "bootstrap/backoff.h"
+#include "bootstrap/exchange.h"
+
+namespace torch_ucc {
+namespace {
+
+constexpr char kRoot[] = "torch_ucc/";
+constexpr std::size_t kNonceBytes = 16;
+
+std::string new_prefix() {
+  std::random_device random;
+  std::string nonce(kNonceBytes, '\0');
+  std::generate(nonce.begin(), nonce.end(), [&] { return static_cast<char>(random()); });
+  return kRoot + to_hex(nonce);
+}
+
+std::string tickets_key(const std::string& queue) { return queue + "/tickets"; }
+std::string answer_key(const std::string& queue) { return queue + "/answer"; }
+
+// An answer is the last ticket that it is for, a space, and the prefix. Anybody may have written it.
+std::string prefix_in(const std::string& answer, std::size_t space) {
+  const std::size_t root = sizeof(kRoot) - 1;
+  std::string prefix = space < answer.size() ? answer.substr(space + 1) : "";
+  const bool has_root = prefix.compare(0, root, kRoot) == 0;
+  const std::optional<std::string> nonce = has_root ? from_hex(prefix.substr(root)) : std::nullopt;
+  if (!nonce || nonce->size() != kNonceBytes) {
+    throw StatusError(Status(StatusCode::transport,
+                             "the store answered with no prefix of keys: do all ranks have the same version of torch_ucc?"));
+  }
+  return prefix;
+}
+
+// `by`: the rank that answers.
+std::string ask(KvStore& store, const std::string& queue, int by, int size, Deadline deadline) {
+  const std::int64_t ticket = store.add(tickets_key(queue), 1);
+  Backoff backoff(size);
+  while (true) {
+    if (const std::optional<std::string> answer = store.get(answer_key(queue))) {
+      const std::size_t space = std::min(answer->find(' '), answer->size());
+      if (number_in(answer->substr(0, space), "an answer to ranks that start") >= ticket) {
+        return prefix_in(*answer, space);
+      }
+    }
+    if (deadline.passed()) {
+      throw StatusError(Status(StatusCode::timeout, "timed out waiting for rank " + std::to_string(by) + " of " +
+                                                        std::to_string(size) + " to create the group"));
+    }
+    backoff.sleep();
+  }
+}
+
+}  // namespace
+
+FreshPrefix::FreshPrefix(const std::string& name, int rank, int size)
+    : root_(kRoot + std::string("start/") + name), rank_(rank), size_(size) {}
+
+void FreshPrefix::find(KvStore& store, Deadline deadline) {
+  const int first = rank_ / Exchange::kBlock * Exchange::kBlock;
+  const std::string block = root_ + "/" + std::to_string(first);
+  const std::string first_ranks = root_ + "/first";
+  if (rank_ == first && std::min(size_, first + Exchange::kBlock) > first + 1) {
+    queues_.push_back({block});
+  }
+  if (rank_ == 0) {
+    text_ = new_prefix();
+    if (size_ > Exchange::kBlock) {
+      queues_.push_back({first_ranks});
+    }
+  } else {
+    text_ = rank_ == first ? ask(store, first_ranks, 0, size_, deadline) : ask(store, block, first, size_, deadline);
+  }
+}
+
+// Tickets of ranks that started earlier are answered again, which nobody reads.
+void FreshPrefix::answer(KvStore& store) {
+  for (Queue& queue : queues_) {
+    const std::int64_t taken = store.add(tickets_key(queue.name), 0);
+    if (taken > queue.answered) {
+      store.set(answer_key(queue.name), std::to_string(taken) + " " + text_);
+      queue.answered = taken;
+    }
+  }
+}
+
+std::vector<std::string> FreshPrefix::exchange(KvStore& store, const std::string& name, const std::string& mine,
+                                               Deadline deadline) {
+  if (text_.empty()) {
+    find(store, deadline);
+  }
+  Exchange exchange(store, text_ + "/" + name, rank_, size_, mine);
+  std::vector<std::string> values = exchange.wait(deadline, [&] { answer(store); });
+  queues_.clear();
+  return values;
+}
+
+std::vector<std::string> FreshPrefix::exchange(KvStore& store, const std::string& mine, Deadline deadline) {
+  return exchange(store, "exchange/" + std::to_string(calls_++), mine, deadline);
+}
+
+}  // namespace torch_ucc
