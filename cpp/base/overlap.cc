@@ -23,16 +23,16 @@ class BoundedSum {
   }
 
   bool can_be(std::uint64_t sum) {
-    std::sort(terms_.begin(), terms_.end(), [](const Term& a, const Term& b) { return a.coefficient > b.coefficient; });
+    std::sort(terms_.begin(), terms_.end(), [](const Term& a, const Term& b) { return a.coefficient < b.coefficient; });
     std::uint64_t rest = 0;
     std::uint64_t divisor = 0;
-    for (auto term = terms_.rbegin(); term != terms_.rend(); ++term) {
-      rest += term->coefficient * term->most;
-      divisor = std::gcd(divisor, term->coefficient);
-      term->rest = rest;
-      term->divisor = divisor;
+    for (Term& term : terms_) {
+      rest += term.coefficient * term.most;
+      divisor = std::gcd(divisor, term.coefficient);
+      term.rest = rest;
+      term.divisor = divisor;
     }
-    return search(0, sum);
+    return search(terms_.size(), sum);
   }
 
  private:
@@ -43,19 +43,20 @@ class BoundedSum {
     std::uint64_t divisor = 0;  // of each of their sums
   };
 
-  bool search(std::size_t at, std::uint64_t sum) {
+  // Of the first `count` terms.
+  bool search(std::size_t count, std::uint64_t sum) {
     constexpr int kMostSteps = 100000;
     if (sum == 0 || ++steps_ > kMostSteps) {
       return true;
     }
-    if (at == terms_.size() || sum > terms_[at].rest || sum % terms_[at].divisor != 0) {
+    if (count == 0 || sum > terms_[count - 1].rest || sum % terms_[count - 1].divisor != 0) {
       return false;
     }
-    const Term& term = terms_[at];
+    const Term& term = terms_[count - 1];
     const std::uint64_t others = term.rest - term.coefficient * term.most;
     const std::uint64_t least = sum > others ? (sum - others + term.coefficient - 1) / term.coefficient : 0;
     for (std::uint64_t times = std::min(term.most, sum / term.coefficient) + 1; times-- > least;) {
-      if (search(at + 1, sum - times * term.coefficient)) {
+      if (search(count - 1, sum - times * term.coefficient)) {
         return true;
       }
     }
