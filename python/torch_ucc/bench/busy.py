@@ -33,11 +33,11 @@ COMPUTES = "while True: pass"
 
 
 @contextlib.contextmanager
-def neighbour() -> Iterator[None]:
+def neighbour() -> Iterator[subprocess.Popen[bytes]]:
     """A process that computes for as long as this lasts."""
     process = subprocess.Popen([sys.executable, "-c", COMPUTES])
     try:
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch_ucc.bench import driver, plot, report, worker
+from torch_ucc.bench import busy, driver, plot, report, worker
 from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import Sample, Samples, figure
@@ -175,6 +176,22 @@ class TestTargets:
         (judged,) = judge_occasions({peer: {"start": [each] * 3} for peer, each in times.items()})
         assert judged.verdict is verdict
         assert judged.floor is not None and judged.floor.median == pytest.approx(alone - 0.1)
+
+    def test_all_that_is_timed_beside_neighbours_has_a_target(self) -> None:
+        assert set(busy.CASES) == {
+            target.what for target in OCCASION_TARGETS if target.what.startswith("busy")
+        }
+        judged = judge_occasions(
+            {peer: {name: [time] * 3 for name in busy.CASES} for peer, time in (("ucc", 2.0), ("gloo", 1.0))}
+        )
+        assert [item.verdict for item in judged] == [Verdict.MISSED] * len(busy.CASES)
+
+    def test_a_neighbour_computes_until_it_is_ended(self) -> None:
+        with busy.neighbour() as process:
+            cpu = Path(f"/proc/{process.pid}/stat")
+            while int(cpu.read_text().rsplit(")", 1)[1].split()[11]) < 5:  # ticks of 10 ms
+                time.sleep(0.01)
+        assert process.returncode == -signal.SIGKILL
 
     def test_every_cell_counts_by_its_worst(self) -> None:
         run = Samples(
