@@ -159,3 +159,11 @@ def test_a_storage_may_be_freed_after_the_error(op: str) -> None:
     """As FSDP1 frees the storage of parameters."""
     for wrong in run_ranks(meets_a_late_rank, 2, op, "free", timeout=120, env=SOON):
         assert not wrong, wrong
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "broadcast", "message to the caller"])
+def test_the_same_over_tcp(op: str) -> None:
+    """Where UCX may hold parts of what the late rank sent, and asks for the rest."""
+    env = {**SOON, "UCX_TLS": "tcp,self"}
+    for wrong in run_ranks(meets_a_late_rank, 2, op, "write", timeout=120, env=env):
+        assert not wrong, wrong
