@@ -67,18 +67,21 @@ def test_a_new_group(backend: str) -> None:
 def test_a_rank_asks_as_much_however_many_there_are() -> None:
     """For a further group; and at the start, where one that comes late asks up to three times less.
 
-    In each of five exchanges each reads once more if there are several blocks, and who packs one asks four
-    times more.
+    In each of five exchanges each rank reads once more if there are several blocks, and the rank that packs one
+    asks four times more. The first rank of a block answers the 63 others that start, one by one if they come so.
     """
     script = Path(__file__).with_name("many_ranks.py")
+    env = {"PYTHONPATH": str(script.parents[1])}
     few, many = (
-        json.loads(run_script(script, 1, str(size), launcher="python", timeout=300).splitlines()[-1])
+        json.loads(run_script(script, 1, str(size), launcher="python", timeout=300, env=env).splitlines()[-1])
         for size in (4, 130)
     )
     assert len(many["start"]) == 130
     usual = statistics.median(many["start"])
     assert usual <= min(few["start"]) + 3 + 5, (few, many)
-    assert max(many["start"]) <= usual + 5 * 4, (few, many)
+    for rank, asked in enumerate(many["start"]):
+        answers = 63 + 2 if rank == 0 else 63 if rank % 64 == 0 else 0
+        assert asked <= usual + 5 * 4 + answers, (rank, many)
     assert max(many["group"]) == max(few["group"]) == 2, (few, many)
 
 
