@@ -79,8 +79,8 @@ bool StagedOp::has_arrived() {
     if (!earlier_have_ended()) {
       return false;
     }
-    has_followed_ = true;
-    if (follows_others_ && copies_ != nullptr) {
+    note_followed();
+    if (follows_others_ && copies_ != nullptr && status_.ok()) {
       try {
         copies_->begin(/*after_others=*/true);
       } catch (const std::exception& error) {
@@ -94,6 +94,30 @@ bool StagedOp::has_arrived() {
     status_ = arrived.value_or(Status());
   }
   return arrived_;
+}
+
+// What it sends is in its tensors from now on. An operation that writes to them begins after this
+// one, as all of a group do.
+void StagedOp::note_followed() {
+  const MutexLock lock(mutex_);
+  has_followed_ = true;
+  if (lost_inputs_) {
+    status_ = Status(StatusCode::transport, "its caller has left it before there was what it should send");
+  } else if (detach_when_followed_) {
+    OpDecorator::detach_inputs();
+  }
+}
+
+bool StagedOp::detach_inputs() {
+  if (!can_detach_inputs()) {
+    return false;
+  }
+  const MutexLock lock(mutex_);
+  if (follows_others_ && !has_followed_) {
+    detach_when_followed_ = true;
+    return true;
+  }
+  return OpDecorator::detach_inputs();
 }
 
 // Later ones need not wait for the end of this one, nor if it cannot begin.
@@ -139,6 +163,10 @@ void StagedOp::cancel(LoopToken& token) {
 }
 
 void StagedOp::on_taken_back(After after) {
+  if (after == After::goes_on) {
+    const MutexLock lock(mutex_);
+    lost_inputs_ = follows_others_ && !has_followed_;
+  }
   OpDecorator::on_taken_back(after);
   if (copies_ != nullptr) {
     copies_->stop();

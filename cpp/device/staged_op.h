@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "base/thread_annotations.h"
 #include "device/copies.h"
 #include "progress/effect_order.h"
 #include "progress/op_decorator.h"
@@ -37,7 +38,8 @@ class StagedOp final : public OpDecorator {
   bool is_announced() const override;
   bool starts_slowly() const override { return copies_ == nullptr && OpDecorator::starts_slowly(); }
   std::string waits_for() const override;
-  bool detach_inputs() override { return copies_ == nullptr && OpDecorator::detach_inputs(); }
+  bool detach_inputs() override;
+  bool can_detach_inputs() const override { return copies_ == nullptr && OpDecorator::can_detach_inputs(); }
   void cancel(LoopToken& token) override;
   bool is_drained(LoopToken& token) override { return !begun_ || OpDecorator::is_drained(token); }
 
@@ -47,6 +49,7 @@ class StagedOp final : public OpDecorator {
  private:
   Direct* direct() const { return copies_ == nullptr ? nullptr : copies_->direct(); }
   bool has_arrived();
+  void note_followed();
   bool earlier_have_ended();
   void count_begun();
   Status begin(LoopToken& token);
@@ -59,7 +62,10 @@ class StagedOp final : public OpDecorator {
   const bool follows_others_;
   std::string first_of_these_;  // for the report of a timeout
   std::uint64_t ticket_ = 0;
+  Mutex mutex_;                            // threads may take inputs away while those before it end
   std::atomic<bool> has_followed_{false};  // those before it have ended
+  bool detach_when_followed_ TUCC_GUARDED_BY(mutex_) = false;
+  bool lost_inputs_ TUCC_GUARDED_BY(mutex_) = false;  // its caller has left before there was what it sends
   std::atomic<bool> arrived_{false};
   std::atomic<bool> begun_{false};
   Status status_;

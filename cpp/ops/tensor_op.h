@@ -59,6 +59,7 @@ class TensorOp final : public Transport {
 
   // Not what is read by functions of its own.
   bool detach_inputs() override { return is_plain_ && Transport::detach_inputs(); }
+  bool can_detach_inputs() const override { return is_plain_ && Transport::can_detach_inputs(); }
 
   void let_go() override { held_.let_go(); }
 

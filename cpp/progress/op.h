@@ -89,6 +89,8 @@ class Op {
   // Before its caller changes what it reads: copies what is still to be sent. False if it cannot.
   // Any thread.
   virtual bool detach_inputs() { return false; }
+  // Whether it could, without doing it.
+  virtual bool can_detach_inputs() const { return false; }
 
   // Of an operation that was given up. cancel(): called once, with the baton; asks the transport to
   // let go of the buffers. is_drained(): called after that, with the baton, whether it has; then

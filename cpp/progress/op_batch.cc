@@ -84,7 +84,11 @@ void OpBatch::on_taken_back(After after) {
 }
 
 bool OpBatch::detach_inputs() {
-  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->detach_inputs(); });
+  return can_detach_inputs() && std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->detach_inputs(); });
+}
+
+bool OpBatch::can_detach_inputs() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->can_detach_inputs(); });
 }
 
 void OpBatch::cancel(LoopToken& token) {

@@ -29,6 +29,7 @@ class OpDecorator : public Op {
   std::string waits_for() const override { return inner_->waits_for(); }
   Need need_of(const Loss& loss) const override { return inner_->need_of(loss); }
   bool detach_inputs() override { return inner_->detach_inputs(); }
+  bool can_detach_inputs() const override { return inner_->can_detach_inputs(); }
   void cancel(LoopToken& token) override { inner_->cancel(token); }
   bool is_drained(LoopToken& token) override { return inner_->is_drained(token); }
   void let_go() override { inner_->let_go(); }

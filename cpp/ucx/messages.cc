@@ -241,7 +241,7 @@ void Messages::on_taken_back(After after) {
 
 // Later rounds send what the operation itself makes.
 bool Messages::detach_inputs() {
-  if (direct_ || next_round_) {
+  if (!can_detach_inputs()) {
     return false;
   }
   if (const MemoryLease::Use use(lease()); use) {

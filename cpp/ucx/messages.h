@@ -54,6 +54,7 @@ class Messages : public Op {
   microseconds patience() const final;
   Need need_of(const Loss& loss) const override;
   bool detach_inputs() override;
+  bool can_detach_inputs() const override { return !direct_ && !next_round_; }
   void cancel(LoopToken& token) final;
   bool is_drained(LoopToken& token) final;
   Scope& scope() const final { return channel_->scope(); }

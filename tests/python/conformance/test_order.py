@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -190,6 +191,37 @@ def overlapping_slices() -> list[list[float]]:
 def test_overlapping_slices_of_a_list_are_written_in_order(backend: str) -> None:
     expected = [[3.0, 20.0, 2.0, 2.0, 1.0]] * len(SIZES)
     assert run_ranks(overlapping_slices, 2, backend=backend) == [expected, expected]
+
+
+def sent_between_writes(how: str) -> list[list[float]]:
+    """Rank 1 sends what an earlier operation has yet to bring, and a later one overwrites."""
+    rank = dist.get_rank()
+
+    def body(numel: int) -> list[float]:
+        tensor, got = torch.full((numel,), 7.0 if rank == 0 else 1.0), torch.zeros(numel)
+        if rank == 0:
+            time.sleep(0.2)  # the broadcast of rank 1 is in flight when it calls the others
+        works = [dist.broadcast(tensor, 0, async_op=True)]
+        if how == "batch":
+            calls = [dist.P2POp(dist.isend, tensor, 1 - rank), dist.P2POp(dist.irecv, got, 1 - rank)]
+            works += dist.batch_isend_irecv(calls)
+        elif rank == 1:
+            works.append(dist.isend(tensor, 0))
+        else:
+            works.append(dist.irecv(got, 1))
+        works.append(dist.all_reduce(tensor, async_op=True))
+        for work in works:
+            work.wait()
+        return [*got.unique().tolist(), *tensor.unique().tolist()]
+
+    return _each_size(body)
+
+
+@pytest.mark.parametrize("how", ["message", "batch"])
+def test_what_is_sent_between_two_writes(how: str) -> None:
+    first, second = run_ranks(sent_between_writes, 2, how)
+    assert first == [[7.0, 14.0]] * len(SIZES)
+    assert second == [[7.0 if how == "batch" else 0.0, 14.0]] * len(SIZES)
 
 
 def all_to_all_into_one() -> list[list[float]]:
