@@ -67,8 +67,8 @@ def test_a_new_group(backend: str) -> None:
 def test_a_rank_asks_as_much_however_many_there_are() -> None:
     """For a further group; and at the start, where one that comes late asks up to three times less.
 
-    In each of five exchanges each rank reads once more if there are several blocks, and the rank that packs one
-    asks four times more. The first rank of a block answers the 63 others that start, one by one if they come so.
+    In each of five exchanges each rank reads once more if there are several blocks, and the rank that packs
+    one asks four times more. The first rank of a block answers the 63 others, one by one if they come so.
     """
     script = Path(__file__).with_name("many_ranks.py")
     env = {"PYTHONPATH": str(script.parents[1])}
