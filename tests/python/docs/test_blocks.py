@@ -36,6 +36,7 @@ NOT_RUN = {
     "docs/frameworks.md: ci/integration": "a gigabyte of downloads for each framework",
     "docs/frameworks.md: ValueError: Your assigned backend ucc is": "an output",
     "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
+    "docs/torch-files.md: ci/upstream ~/pytorch/test/distributed": "needs a checkout of PyTorch",
     "docs/tuning.md: format = 1": "a part of a profile",
     "docs/tuning.md: this group cannot be created: TORCH_UCC_": "an output",
     "docs/launchers.md: sbatch --nodes=2 --ntasks-per-node=4 exa": "no SLURM; test_cluster.py runs the file",
