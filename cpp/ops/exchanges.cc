@@ -48,8 +48,11 @@ class Moves {
     keep(std::move(landing));
   }
 
-  // Once everything has come.
-  void copy(const at::Tensor& destination, const at::Tensor& source) { copies_.emplace_back(destination, source); }
+  // Once everything has come: until then the source must stay as it is.
+  void copy(const at::Tensor& destination, const at::Tensor& source) {
+    copies_.emplace_back(destination, source);
+    keep(source);
+  }
 
   void set_root(std::int64_t root) { prepared_.root = root; }
   Held& held() { return prepared_; }

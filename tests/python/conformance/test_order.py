@@ -224,6 +224,34 @@ def test_what_is_sent_between_two_writes(how: str) -> None:
     assert second == [[7.0 if how == "batch" else 0.0, 14.0]] * len(SIZES)
 
 
+def own_part_and_a_later_write() -> list[list[float]]:
+    """A rank's part for itself is copied at the end, also if a later call is to overwrite it."""
+    rank = dist.get_rank()
+
+    def body(numel: int) -> list[float]:
+        part = torch.full((2 * numel,), 3.0 + rank)
+        sources = [torch.full((2 * numel,), 1.0)[::2], torch.full((2 * numel,), 1.0)[::2]]
+        sources[rank] = part[::2]
+        outputs = [torch.zeros(numel), torch.zeros(numel)]
+        if rank == 0:
+            work = dist.all_to_all(outputs, sources, async_op=True)
+            dist.broadcast(part, 0)
+            time.sleep(0.1)
+        else:
+            time.sleep(0.1)  # the all_to_all of rank 0 cannot end before
+            work = dist.all_to_all(outputs, sources, async_op=True)
+            dist.broadcast(part, 0)
+        work.wait()
+        return [value for output in outputs for value in output.unique().tolist()]
+
+    return _each_size(body)
+
+
+def test_a_part_for_oneself_is_what_it_was_when_called() -> None:
+    found = run_ranks(own_part_and_a_later_write, 2)
+    assert found == [[[3.0, 1.0]] * len(SIZES), [[1.0, 4.0]] * len(SIZES)]
+
+
 def all_to_all_into_one() -> list[list[float]]:
     def body(numel: int) -> list[float]:
         rank = dist.get_rank()
