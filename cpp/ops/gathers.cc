@@ -189,12 +189,8 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   const Landings landings(parts);
   if (const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, settings) : 0) {
     gather_in_pieces(prepared, call, landings.tensors, input, share);
-    prepared.store = [tensors = landings.tensors, rest = std::move(prepared.store)] {
-      if (rest) {
-        rest();
-      }
-      std::for_each(tensors.begin(), tensors.end(), note_written);  // those that the pieces went to themselves
-    };
+    // Of the pieces that go to them without a copy nobody else tells autograd.
+    std::for_each(parts.begin(), parts.end(), note_written);
     landings.bring_back(prepared, parts);
     return prepared;
   }
