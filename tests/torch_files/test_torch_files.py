@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import run
+from torch_files import __main__ as driver
 
 MADE_UP = """# Owner(s): ["nobody"]
 import os
@@ -42,37 +39,37 @@ class Made(TestCase):
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, run.Row]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, driver.Row]:
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "test_c10d_gloo.py").write_text(MADE_UP)
-    return {row["test"].rpartition("_")[2]: row for row in run.run(folder, "test_c10d_gloo", "", 60.0)}
+    return {row["test"].rpartition("_")[2]: row for row in driver.run(folder, "test_c10d_gloo", "", 60.0)}
 
 
-def test_each_outcome_is_told(rows: dict[str, run.Row]) -> None:
+def test_each_outcome_is_told(rows: dict[str, driver.Row]) -> None:
     outcomes = {name: row["outcome"] for name, row in rows.items()}
     assert outcomes == {"passes": "passed", "fails": "failed", "process": "failed", "skipped": "skipped"}
     assert rows["passes"]["ucc"] and not rows["fails"]["ucc"]
     assert "it is a test" in rows["skipped"]["reason"]
 
 
-def test_what_fails_is_a_problem_unless_it_is_known(rows: dict[str, run.Row], tmp_path: Path) -> None:
+def test_what_fails_is_a_problem_unless_it_is_known(rows: dict[str, driver.Row], tmp_path: Path) -> None:
     expected = tmp_path / "expected.toml"
     expected.write_text("")
-    assert len(run.problems(list(rows.values()), expected)) == 2
+    assert len(driver.problems(list(rows.values()), expected)) == 2
     expected.write_text(
         '[[fails]]\nfile = "*"\ntests = ["Made.test_fails", "Made.test_passes"]\nreason = "It is made up."\n'
     )
-    problems = run.problems(list(rows.values()), expected)
+    problems = driver.problems(list(rows.values()), expected)
     assert len(problems) == 2
     assert any("test_passes passed: take it out" in each for each in problems)
     assert any("test_ends_its_process" in each for each in problems)
 
 
 def test_no_test_is_a_problem() -> None:
-    assert run.problems([]) == ["no test was run"]
+    assert driver.problems([]) == ["no test was run"]
 
 
-def test_the_table_counts_every_test(rows: dict[str, run.Row]) -> None:
-    told = run.report(list(rows.values()), ["test_pg_wrapper"])
+def test_the_table_counts_every_test(rows: dict[str, driver.Row]) -> None:
+    told = driver.report(list(rows.values()), ["test_pg_wrapper"])
     assert "| `test_c10d_gloo` | 1 | 0 | 0 | 2 | 1 |" in told, told
     assert "Not in this checkout: test_pg_wrapper." in told

@@ -1,4 +1,4 @@
-"""Runs the tests of one file. Started by `run.py`, which names them on stdin.
+"""Runs the tests of one file. Started by `__main__.py`, which names them on stdin.
 
 The file is imported once, here. Each test then runs in a process forked from this one, which leads a process
 group of its own and forks or spawns the ranks. At its end, or its limit, the whole process group is killed.
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import _adapt
+from torch_files import adapt
 
 GPU = re.compile(
     r"(?i)\b(need|require)s? .*\b(gpus?|cuda)\b|gpus? .*needed|cuda is not available|not enough cuda"
@@ -57,7 +57,7 @@ def run_one(result: Result, cls: type[unittest.TestCase], name: str, folder: Pat
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     began = time.monotonic()
-    os.environ[_adapt.MARKS] = str(folder)
+    os.environ[adapt.MARKS] = str(folder)
     pid = os.fork()
     if pid == 0:
         _run_and_exit(cls, name, folder)
@@ -75,7 +75,7 @@ def run_one(result: Result, cls: type[unittest.TestCase], name: str, folder: Pat
             os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
     result.seconds = round(time.monotonic() - began, 2)
-    result.ucc = (folder / _adapt.USED).exists()
+    result.ucc = (folder / adapt.USED).exists()
     verdict = folder / "verdict.json"
     if result.reason:
         return
@@ -145,7 +145,7 @@ def main() -> None:
     os.dup2(2, 1)  # what an import prints is no answer
     file, logs = job["file"], Path(job["logs"])
     logs.mkdir(parents=True, exist_ok=True)
-    _adapt.apply()
+    adapt.apply()
     logging.getLogger("torch.testing._internal.common_distributed").setLevel(logging.INFO)
     try:
         module = importlib.import_module(file)

@@ -229,7 +229,7 @@ def text_of(path: Path) -> str:
             text = re.sub(rule.pattern, rule.replacement, text)
     if BACKEND != "ucc":
         text = text.replace('"ucc"', f'"{BACKEND}"')
-    return f"import _adapt; _adapt.apply()  {text if text.startswith('#') else '#' + chr(10) + text}"
+    return f"from torch_files import adapt; adapt.apply()  {text if text.startswith('#') else '#' + chr(10) + text}"
 
 
 @functools.cache

@@ -1,12 +1,11 @@
-#!/usr/bin/env python3
 """Run PyTorch's own test files over ucc. They are read from a checkout, and are no part of this project.
 
-    tests/torch_files/run.py FOLDER                      all of FILES; FOLDER is its test/distributed
-    tests/torch_files/run.py FOLDER test_pg_wrapper -v   one file, a line for each test
-    tests/torch_files/run.py FOLDER -k allgather         the tests whose name "Class.test" matches the regex
+    python -m torch_files FOLDER                      all of FILES; FOLDER is its test/distributed
+    python -m torch_files FOLDER test_pg_wrapper -v   one file, a line for each test
+    python -m torch_files FOLDER -k allgather         the tests whose name "Class.test" matches the regex
 
-Each file is adapted while it is read (`_adapt.py`): the name of the backend, CPU tensors for those on GPUs,
-and what torch has moved since. `_host.py` runs each test in a process group of its own under a limit, and
+Each file is adapted while it is read (`adapt.py`): the name of the backend, CPU tensors for those on GPUs,
+and what torch has moved since. `host.py` runs each test in a process group of its own under a limit, and
 prints the stacks of every process of a test that did not end.
 
 The table at the end counts the tests of each file. A test that passed without making a group of ucc is
@@ -30,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import _adapt
+from torch_files import adapt
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -113,11 +112,11 @@ def run(
     with tempfile.TemporaryDirectory() as temp:
         for name in [*FILES, *IMPORTED]:
             if (folder / f"{name}.py").exists():
-                Path(temp, f"{name}.py").write_text(_adapt.text_of(folder / f"{name}.py"))
+                Path(temp, f"{name}.py").write_text(adapt.text_of(folder / f"{name}.py"))
         environment = {
             **os.environ,
             "BACKEND": backend,
-            "PYTHONPATH": os.pathsep.join([temp, str(HERE)]),
+            "PYTHONPATH": os.pathsep.join([temp, str(HERE.parent)]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
@@ -128,7 +127,7 @@ def run(
         }
         job = {"file": file, "pattern": pattern, "limit_s": limit_s, "logs": str(LOGS / file)}
         with subprocess.Popen(
-            [sys.executable, str(HERE / "_host.py")],
+            [sys.executable, str(HERE / "host.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
