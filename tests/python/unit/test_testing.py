@@ -81,6 +81,8 @@ def sleep_forever(marker: Path) -> None:
     if int(os.environ["RANK"]) == 1:
         while True:
             time.sleep(3600)
+    while not marker.exists():  # gloo wants it until rank 1 has its group
+        time.sleep(0.01)
 
 
 def receive_what_nobody_sends(marker: Path) -> None:
