@@ -229,7 +229,8 @@ def text_of(path: Path) -> str:
             text = re.sub(rule.pattern, rule.replacement, text)
     if BACKEND != "ucc":
         text = text.replace('"ucc"', f'"{BACKEND}"')
-    return f"from torch_files import adapt; adapt.apply()  {text if text.startswith('#') else '#' + chr(10) + text}"
+    comment = text if text.startswith("#") else f"#\n{text}"
+    return f"from torch_files import adapt; adapt.apply()  {comment}"
 
 
 @functools.cache
