@@ -260,6 +260,10 @@ void Engine::judge(LoopToken& token) {
       return false;
     }
     if (believed) {  // a process has ended, but no member of this group
+      if (!each.op->is_drained(token)) {
+        abandoned_.push_back(each.op);
+        keeps_ended_.store(true, std::memory_order_relaxed);
+      }
       ended_.push_back({std::move(each.op), std::nullopt});
     } else {
       Status failure = failure_of(token, each.op, each.status);

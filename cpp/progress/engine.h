@@ -93,7 +93,9 @@ class Engine {
   bool drain(const Scope& scope, Deadline deadline);
 
   // Whether requests may be left in the transport that never end: it must not be closed then.
-  bool left_behind() const { return failed() || scope_failures_.load(std::memory_order_relaxed) != 0; }
+  bool left_behind() const {
+    return failed() || scope_failures_.load(std::memory_order_relaxed) != 0 || keeps_ended_.load(std::memory_order_relaxed);
+  }
 
   const Bell& bell() const { return bell_; }
 
@@ -210,6 +212,7 @@ class Engine {
 
   std::atomic<Clock::rep> last_death_;  // when a scope last failed because a peer was gone
   std::atomic<std::uint64_t> scope_failures_{0};
+  std::atomic<bool> keeps_ended_{false};  // operations that were a success
   std::uint64_t scope_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
   Mutex failure_mutex_;  // the first of several threads that report a failure wins
   Status failure_;       // written once, before failed_

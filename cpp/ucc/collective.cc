@@ -56,9 +56,12 @@ void Collective::post_pieces(LoopToken& token) {
     if (!team_->has_room_for(token, pieces_.bytes_of_piece())) {
       return;
     }
-    errors_before_ = ErrorLog::count();
+    errors_before_ = errors_seen_ = ErrorLog::count();
   }
   while (!all_posted() && posted_ - ended_ < pieces_.window) {
+    if (rooms_are_lost_ && !renew_rooms()) {
+      return;
+    }
     const std::optional<Status> arrived = pieces_.flow == nullptr ? Status() : pieces_.flow->arrived(posted_);
     if (!arrived) {
       return;
@@ -115,19 +118,42 @@ bool Collective::post_next(LoopToken& token) {
   return true;
 }
 
+std::unique_ptr<char[]> Collective::make_large(std::size_t each) const {
+  return std::make_unique_for_overwrite<char[]>(align(each) * pieces_.window + kLine);
+}
+
+// Others, once nothing is under way in those that the network may still use. These are never freed,
+// on purpose.
+bool Collective::renew_rooms() {
+  if (ended_ != posted_) {
+    return false;
+  }
+  static_cast<void>(large_.release());
+  large_ = make_large(bytes_of_room());
+  rooms_are_lost_ = false;
+  errors_seen_ = ErrorLog::count();
+  return true;
+}
+
+std::size_t Collective::bytes_of_room() const {
+  const std::size_t sent = pieces_.bytes_of(pieces_.sources);
+  const std::size_t received = pieces_.bytes_of(pieces_.destinations);
+  return pieces_.in_place ? std::max(sent, received) : align(sent) + received;
+}
+
 // The piece that was there before has ended.
 Collective::Rooms Collective::rooms_of(std::size_t piece) {
   const std::size_t sent = pieces_.bytes_of(pieces_.sources);
   const std::size_t received = pieces_.bytes_of(pieces_.destinations);
-  const std::size_t each = pieces_.in_place ? std::max(sent, received) : align(sent) + received;
+  const std::size_t each = bytes_of_room();
   if (each == 0) {
     return {};
   }
   const std::size_t slot = piece % pieces_.window;
   char* room = small_.data() + slot * each;
-  if (each * pieces_.window > small_.size()) {
+  if (large_ != nullptr || each * pieces_.window > small_.size()) {
     if (large_ == nullptr) {
-      large_ = std::make_unique_for_overwrite<char[]>(align(each) * pieces_.window + kLine);
+      large_ = make_large(each);
     }
     const std::size_t past_line = reinterpret_cast<std::uintptr_t>(large_.get()) % kLine;
     room = large_.get() + (kLine - past_line) + slot * align(each);
@@ -205,9 +231,15 @@ void Collective::on_taken_back(After after) {
   }
 }
 
-// UCC is done with the first of the pieces that are under way.
+// UCC says that it is done with the first of the pieces that are under way. After an error it says so of a request whose
+// messages are under way: they would come into memory that UCC has given to another request.
 void Collective::end_first(LoopToken& token) {
-  ucc_collective_finalize(std::exchange(requests_[ended_ % Pieces::kMaxWindow], nullptr));
+  const ucc_coll_req_h request = std::exchange(requests_[ended_ % Pieces::kMaxWindow], nullptr);
+  if (ErrorLog::count() == errors_seen_) {
+    ucc_collective_finalize(request);
+  } else {
+    leaves_requests_ = rooms_are_lost_ = true;
+  }
   team_->has_moved(token, pieces_.bytes_of_piece());
 }
 
@@ -218,7 +250,7 @@ bool Collective::is_drained(LoopToken& token) {
     end_first(token);
     ++ended_;
   }
-  return ended_ == posted_;
+  return ended_ == posted_ && !leaves_requests_;
 }
 
 Op::State Collective::poll(LoopToken& token) {
@@ -244,7 +276,7 @@ Op::State Collective::poll(LoopToken& token) {
     }
     ++ended_;
   }
-  if (ended_ == total_) {
+  if (ended_ == total_ && !leaves_requests_) {
     large_.reset();  // whoever keeps the Work keeps no more than that
     left_.reset();
   }

@@ -112,6 +112,9 @@ class Collective : public Op {
   Rooms rooms_of(std::size_t piece);
   void move(const Part& part, std::size_t piece, char*& room, bool into_room) const;
   void end_first(LoopToken& token);
+  std::size_t bytes_of_room() const;
+  std::unique_ptr<char[]> make_large(std::size_t each) const;
+  bool renew_rooms();
   bool all_posted() const { return posted_ == total_; }
 
   const std::shared_ptr<UccTeam> team_;
@@ -123,7 +126,10 @@ class Collective : public Op {
   std::uint64_t ticket_ = 0;
   std::atomic<bool> begun_{false};
   std::uint64_t errors_before_ = 0;  // in UCC's log, before it began
+  std::uint64_t errors_seen_ = 0;    // when its rooms were new
   bool doubtful_ = false;
+  bool leaves_requests_ = false;  // that UCC may still use, though it says not
+  bool rooms_are_lost_ = false;   // theirs
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
   alignas(16) std::array<char, 48> small_{};                   // the rooms, if they fit
   std::unique_ptr<char[]> large_;                              // else; those of piece i at i % window

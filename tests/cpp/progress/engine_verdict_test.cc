@@ -85,6 +85,22 @@ TEST(EngineVerdict, ASuccessInDoubtIsOneIfSomebodyElseIsGone) {
   EXPECT_FALSE(scope.failed());
 }
 
+TEST(EngineVerdict, ASuccessInDoubtIsKeptAsLongAsTheTransportMayUseIt) {
+  for (const bool drained : {false, true}) {
+    std::atomic<int> freed{0};
+    VerdictRig rig(kShort);
+    Scope other("other group");
+    auto op = rig.post({.doubt = kCut, .drained = drained, .freed = &freed});
+    rig.engine.lose(other, {1, kGone, Loss::kUnknown});
+    ASSERT_TRUE(rig.wait(*op));
+    EXPECT_EQ(op->code(), StatusCode::ok);
+    op.reset();
+    rig.turns();
+    EXPECT_EQ(freed, drained ? 1 : 0);
+    EXPECT_EQ(rig.engine.left_behind(), !drained);
+  }
+}
+
 TEST(EngineVerdict, ASuccessInDoubtIsNoneIfNobodyIsGone) {
   for (const milliseconds verdict : {milliseconds(0), kShort}) {
     VerdictRig rig(verdict);

@@ -406,6 +406,51 @@ TEST_F(CallersMemory, ARequestThatFailedIsKept) {
   EXPECT_TRUE(ucc.finalised.empty());
 }
 
+// UCC may say that a request has ended whose messages are under way, once it has reported an error.
+TEST_F(CallersMemory, ARequestThatEndedWellBesideAnErrorIsKept) {
+  const auto op = in_place(kWhole);
+  ASSERT_TRUE(start(*op).ok());
+  ErrorLog::add("of somebody else");
+  doubles(0);
+  EXPECT_EQ(poll(*op), ended);
+  EXPECT_TRUE(op->transport_status().ok());
+  EXPECT_FALSE(op->doubt().ok());
+  EXPECT_TRUE(ucc.finalised.empty());
+  with_baton([&](LoopToken& token) {
+    EXPECT_FALSE(op->is_drained(token));
+    EXPECT_EQ(context_.outstanding(token), 0U);
+  });
+  EXPECT_EQ(values_, (Values{2, 4, 6, 8, 10, 12, 14, 16, 18, 20}));
+}
+
+TEST_F(CallersMemory, PiecesAfterAnErrorGetOtherRoomsOnceNoneIsUnderWay) {
+  for (const std::size_t count : {1U, 2U, 4U}) {  // in the operation itself, and not
+    ucc = {};
+    values_ = counted_from(1);
+    Pieces pieces = kOfFour;
+    pieces.count = count;
+    const auto op = in_place(pieces);
+    ASSERT_TRUE(start(*op).ok());
+    ErrorLog::add("of somebody else");
+    doubles(0);
+    EXPECT_EQ(poll(*op), advanced);
+    EXPECT_EQ(ucc.posted, 2U) << "a piece was sent from a room that may be in use";
+    doubles(1);
+    EXPECT_EQ(poll(*op), advanced);
+    for (std::size_t piece = 2; piece < pieces.number(); ++piece) {
+      ASSERT_GT(ucc.posted, piece);
+      for (const std::size_t kept : {0U, 1U}) {
+        EXPECT_NE(ucc.initialised[piece].src.info.buffer, ucc.initialised[kept].src.info.buffer);
+      }
+      doubles(piece);
+      EXPECT_EQ(poll(*op), piece + 1 == pieces.number() ? ended : advanced);
+    }
+    EXPECT_EQ(ucc.finalised.size(), pieces.number() - 2);
+    EXPECT_EQ(values_, (Values{2, 4, 6, 8, 10, 12, 14, 16, 18, 20}));
+    with_baton([&](LoopToken& token) { EXPECT_FALSE(op->is_drained(token)); });
+  }
+}
+
 // --- order of pieces -----------------------------------------------------------------------------------------------------
 
 TEST_F(CollectiveTest, AFewPiecesAreInFlightAtATime) {
