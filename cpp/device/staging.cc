@@ -35,8 +35,9 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
   return needed ? copies_ : nullptr;
 }
 
-// What brings data to the buffers goes behind the work that made it, what brings the result from there behind the network.
-// Buffers are the current stream's, and the operation keeps them until what uses them on the other is queued.
+// What brings data to the buffers goes behind the work that made it, what brings the result from
+// there behind the network. The operation keeps the buffers and the caller's tensors only until what
+// uses them on the other stream is queued.
 void Staging::queue_on_device(Prepared& prepared) {
   {
     const OutOfSight out_of_sight;
@@ -47,8 +48,11 @@ void Staging::queue_on_device(Prepared& prepared) {
       const OutOfSight out_of_sight;
       store();
     });
-    for (const at::Tensor& buffer : prepared.buffers) {
-      copies_->keep_for_the_way_back(buffer);
+    for (const at::TensorList tensors :
+         {at::TensorList(prepared.buffers), at::TensorList(prepared.inputs), at::TensorList(prepared.outputs)}) {
+      for (const at::Tensor& tensor : tensors) {
+        copies_->keep_for_the_way_back(tensor);
+      }
     }
   }
 }

@@ -141,6 +141,22 @@ void* device_allocate(std::size_t bytes, Stream& stream) {
   return address;
 }
 
+namespace {
+
+// As soon as the others have come this far. Nothing else that the owner has freed waits for that.
+void drop(void* address, Stream* owner, std::vector<Stream*> others) {
+  if (!others.empty()) {
+    Stream* const next = others.back();
+    others.pop_back();
+    next->push([address, owner, others] { drop(address, owner, others); });
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(users_mutex);
+  dropped()[owner].push_back(address);
+}
+
+}  // namespace
+
 void device_free(void* address) {
   Users used;
   {
@@ -149,11 +165,7 @@ void device_free(void* address) {
     used = std::move(found->second);
     users().erase(found);
   }
-  for (Stream* other : used.others) {
-    used.owner->wait_for(other->mark());
-  }
-  const std::lock_guard<std::mutex> lock(users_mutex);
-  dropped()[used.owner].push_back(address);
+  drop(address, used.owner, std::move(used.others));
 }
 
 void device_record(void* address, Stream& stream) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,33 @@ def through_copies() -> None:
 
 def test_what_is_reduced_through_a_copy() -> None:
     run_ranks(natively, 2, through_copies, init=False, timeout=90.0, env=NATIVE)
+
+
+def dropped_while_they_are_stored() -> None:
+    """Results that the caller has let go of, on their way from UCC's memory to tensors with gaps."""
+    accelerators.set_longest_delay(5_000)
+    for _ in range(10):
+        halves = torch.zeros(1000, dtype=torch.float16, device=accelerators.device())
+        gaps = [torch.zeros(1000, 2, device=accelerators.device())[:, 0] for _ in range(4)]
+        parts = [torch.zeros_like(gaps[0]) for _ in range(dist.get_world_size())]
+        dist.all_reduce(halves, async_op=True)
+        dist.all_reduce(gaps[0], op=dist.ReduceOp.AVG, async_op=True)
+        dist.broadcast(gaps[1], src=0, async_op=True)
+        dist.all_gather(parts, gaps[2], async_op=True)
+        dist.all_gather_into_tensor(
+            torch.zeros(2000, 2, device=accelerators.device())[:, 0], gaps[3], async_op=True
+        )
+        del halves, gaps, parts
+        for _ in range(100):  # in memory that was freed meanwhile
+            time.sleep(0.001)
+            torch.empty(1, device=accelerators.device())
+    dist.barrier()
+    accelerators.set_longest_delay(100)
+    assert accelerators.memory_faults() == 0
+
+
+def test_memory_that_results_are_stored_in_is_kept() -> None:
+    run_ranks(natively, 2, dropped_while_they_are_stored, init=False, timeout=90.0, env=NATIVE)
 
 
 def by_both_ways() -> None:
