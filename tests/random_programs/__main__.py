@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_ucc.bench.busy import neighbour
 from torch_ucc.testing import RankError, run_ranks
 
+from random_programs import ending
 from random_programs import rank as ranks
+from random_programs.ending import Ending
 from random_programs.program import Program, Thread, legal
 
 TURN_S, TURN = 30.0, 400
-"""After so long, or so many programs, the ranks are started anew."""
+"""After so long, or so many programs, a rank ends, and all are started anew."""
+
+GRACE_S = 100.0
+"""That the others have when one was killed."""
+
+KILLED = "SIGKILL"
 
 SHRINK_S = 300.0
 
@@ -40,69 +48,106 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--program", type=int, help="only this one")
-    parser.add_argument("--times", type=int, default=20, help="with --program: how often")
+    parser.add_argument("--ending", type=int, help="only this end of a rank")
+    parser.add_argument("--times", type=int, default=20, help="with one of the two: how often")
     parser.add_argument("--busy", type=int, default=0, help="processes that compute meanwhile")
     parser.add_argument("--backend", default="ucc", help="gloo: only what both can do")
     return parser.parse_args()
 
 
 def _programs(options: argparse.Namespace) -> int:
-    plain = options.backend != "ucc"
-    if options.program is not None:
-        program = ranks.draw(options.seed, options.program, options.ranks, plain)
-        print(program, flush=True)
-        found = tried(program, options.times, options.backend)
+    if options.program is not None or options.ending is not None:
+        case = _case(options, options.program if options.ending is None else options.ending)
+        print(case, flush=True)
+        found = tried(case, options.times, options.backend)
         print(found or "passed")
         return 1 if found else 0
     end, number = time.monotonic() + 60 * options.minutes, 0
     while (left := end - time.monotonic()) > 0:
-        seconds = min(TURN_S, left)
         with tempfile.TemporaryDirectory(prefix="programs-") as folder:
-            why, count = "", 0
-            try:
-                told = run_ranks(
-                    ranks.run,
-                    options.ranks,
-                    options.seed,
-                    number,
-                    seconds,
-                    TURN,
-                    plain,
-                    folder,
-                    timeout=seconds + 240,
-                    backend=options.backend,
-                )
-                count = max(told)
-            except RankError as error:
-                why = str(error)
-            failed, found = first_found(folder)
-            if found or why:
-                print(f"program {failed} of seed {options.seed}\n{found}\n{why[-3000:]}", flush=True)
-                program = ranks.draw(options.seed, failed, options.ranks, plain)
-                print(shrunk(program, options.backend), flush=True)
+            why = unexpected(functools.partial(_turn, options, number, min(TURN_S, left), folder))
+            last = last_of(folder)
+            if last.found or why:
+                options.ending = last.number if last.is_ending else None
+                print(f"{last.name} of seed {options.seed}\n{last.found}\n{why[-3000:]}", flush=True)
+                print(shrunk(_case(options, last.number), options.backend), flush=True)
                 return 1
-        number += count
+        number = last.number + 1
         print(f"{number} programs", flush=True)
     print(f"passed: {number} programs, {options.ranks} ranks, {options.busy} busy processes")
     return 0
 
 
-def first_found(folder: str) -> tuple[int, str]:
-    """The number of the program that was run last, and what was found first."""
+def _turn(options: argparse.Namespace, first: int, seconds: float, folder: str) -> None:
+    turn, limit = (options.seed, first, seconds, TURN), seconds + 240
+    if options.backend == "ucc":
+        run_ranks(ending.run, options.ranks, *turn, folder, timeout=limit, grace=GRACE_S)
+    else:
+        run_ranks(ranks.run, options.ranks, *turn, True, folder, timeout=limit, backend=options.backend)
+
+
+def _case(options: argparse.Namespace, number: int) -> Program | Ending:
+    if options.ending is not None:
+        return ending.drawn(options.seed, number, options.ranks)
+    return ranks.draw(options.seed, number, options.ranks, options.backend != "ucc")
+
+
+@dataclass
+class Last:
+    """What was run last, and what was found first."""
+
+    number: int = 0
+    is_ending: bool = False
+    found: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{'ending' if self.is_ending else 'program'} {self.number}"
+
+
+def last_of(folder: str) -> Last:
     reports = [json.loads(path.read_text()) for path in Path(folder).glob("rank*.json")]
+    if not reports:
+        return Last()
     found = sorted((each for each in reports if each["found"]), key=lambda each: float(each["at"]))
-    number = min((each["number"] for each in reports), default=0)
-    return number, "\n".join(each["found"] for each in found)
+    first = found[0] if found else min(reports, key=lambda each: int(each["number"]))
+    return Last(first["number"], first["is_ending"], "\n".join(each["found"] for each in found))
 
 
-def tried(program: Program, times: int, backend: str) -> str:
+def unexpected(run: Callable[[], object]) -> str:
+    """What is wrong with how the ranks ended. One of them may be killed."""
+    try:
+        run()
+    except RankError as error:
+        if (
+            error.unended
+            or any(KILLED not in text for text in error.errors.values())
+            or len(error.errors) > 1
+        ):
+            return str(error)
+    return ""
+
+
+def tried(case: Program | Ending, times: int, backend: str) -> str:
+    if isinstance(case, Program):
+        return once(
+            lambda folder: run_ranks(
+                ranks.repeat, case.ranks, case, times, folder, timeout=150, backend=backend
+            )
+        )
+    size = case.program.ranks
+    for _ in range(times):
+        if found := once(
+            lambda folder: run_ranks(ending.told, size, case, 0, folder, timeout=150, grace=GRACE_S)
+        ):
+            return found
+    return ""
+
+
+def once(run: Callable[[str], object]) -> str:
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
-        why = ""
-        try:
-            run_ranks(ranks.repeat, program.ranks, program, times, folder, timeout=150, backend=backend)
-        except RankError as error:
-            why = str(error)
-        return first_found(folder)[1] or why
+        why = unexpected(lambda: run(folder))
+        return last_of(folder).found or why
 
 
 def smaller(program: Program) -> Iterator[Program]:
@@ -117,24 +162,24 @@ def smaller(program: Program) -> Iterator[Program]:
                 yield legal(replace(program, threads=(*program.threads[:i], kept, *program.threads[i + 1 :])))
 
 
-def shrunk(program: Program, backend: str) -> str:
-    end, found = time.monotonic() + SHRINK_S, tried(program, 10, backend)
+def size_of(case: Program | Ending) -> int:
+    return case.size if isinstance(case, Ending) else sum(len(each.steps) for each in case.threads)
+
+
+def shrunk(case: Program | Ending, backend: str) -> str:
+    end, found = time.monotonic() + SHRINK_S, tried(case, 10, backend)
     if not found:
-        return f"it passed when it was run again\n{program}"
+        return f"it passed when it was run again\n{case}"
     again = True
     while again and time.monotonic() < end:
         again = False
-        for candidate in smaller(program):
+        for candidate in case.smaller() if isinstance(case, Ending) else smaller(case):
             if time.monotonic() > end:
                 break
-            if sum(len(each.steps) for each in candidate.threads) >= sum(
-                len(each.steps) for each in program.threads
-            ):
-                continue
-            if text := tried(candidate, 10, backend):
-                program, found, again = candidate, text, True
+            if size_of(candidate) < size_of(case) and (text := tried(candidate, 10, backend)):
+                case, found, again = candidate, text, True
                 break
-    return f"as small as it gets:\n{program}\n{found[:3000]}"
+    return f"as small as it gets:\n{case}\n{found[:3000]}"
 
 
 if __name__ == "__main__":

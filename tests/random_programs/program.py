@@ -199,7 +199,7 @@ class Draw:
                 mine.append(len(groups))
                 groups.append(tuple(sorted(draw.sample(everybody, size))))
             program = Program(dtype, unit, self._ranks, tuple(groups))
-            steps = [self._step(program, draw.choice(mine)) for _ in range(draw.randint(4, 20))]
+            steps = [self.step(program, draw.choice(mine)) for _ in range(draw.randint(4, 20))]
             if not self._plain and draw.random() < 0.08:
                 short.add(len(groups))
                 groups.append(everybody)
@@ -251,7 +251,7 @@ class Draw:
             how=f"{op} {draw.choice(('written', 'freed'))}",
         )
 
-    def _step(self, program: Program, group: int) -> Step:
+    def step(self, program: Program, group: int) -> Step:
         draw, unit = self._draw, program.unit
         size = len(program.groups[group])
         root, peer = draw.randrange(size), draw.randrange(size)

@@ -329,8 +329,8 @@ def draw(seed: int, number: int, ranks: int, plain: bool) -> Program:
     return Draw(f"{seed} {number}", ranks, plain=plain).program()
 
 
-def run(seed: int, first: int, seconds: float, most: int, plain: bool, folder: str) -> int:
-    """Programs from the number `first` on; how many were run. Ends at the first that differs."""
+def run(seed: int, first: int, seconds: float, most: int, plain: bool, folder: str) -> tuple[int, bool]:
+    """Programs from the number `first` on; how many were run, and whether the last was right, too."""
     rank, store, began = dist.get_rank(), dist.distributed_c10d._get_default_store(), time.monotonic()
     size = dist.get_world_size()
     faulthandler.dump_traceback_later(seconds + 150, file=sys.stderr)
@@ -339,14 +339,15 @@ def run(seed: int, first: int, seconds: float, most: int, plain: bool, folder: s
             go_on = time.monotonic() - began < seconds
             store.set(f"programs/{count}", "1" if go_on else "0")
         if store.get(f"programs/{count}") == b"0":
-            return count
+            return count, True
         report = Path(folder) / f"rank{rank}.json"
-        report.write_text(json.dumps({"number": first + count, "found": "", "at": 0}))
+        about = {"number": first + count, "is_ending": False}
+        report.write_text(json.dumps({**about, "found": "", "at": 0}))
         found = play(draw(seed, first + count, size, plain), f"programs/{first + count}")
         if found:
-            report.write_text(json.dumps({"number": first + count, "found": found, "at": time.time()}))
-            return count
-    return most
+            report.write_text(json.dumps({**about, "found": found, "at": time.time()}))
+            return count, False
+    return most, True
 
 
 def repeat(program: Program, times: int, folder: str) -> None:
@@ -354,5 +355,6 @@ def repeat(program: Program, times: int, folder: str) -> None:
         found = play(program, f"again/{count}")
         if found:
             name = f"rank{dist.get_rank()}.json"
-            (Path(folder) / name).write_text(json.dumps({"number": count, "found": found, "at": time.time()}))
+            text = json.dumps({"number": count, "is_ending": False, "found": found, "at": time.time()})
+            (Path(folder) / name).write_text(text)
             return

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch_ucc.testing import run_ranks
 
+from random_programs import ending
 from random_programs import rank as ranks
-from random_programs.__main__ import first_found, smaller
+from random_programs.__main__ import last_of, smaller, tried
+from random_programs.ending import Ending
 from random_programs.program import Draw, Program, Step, Thread, View, legal
 from random_programs.reference import Reference, reduced
 
@@ -24,8 +27,8 @@ def program_of(*steps: Step) -> Program:
 ALL_REDUCE = Step("all_reduce", views=(View(0, 1, 20),), written=1, is_async=True)
 
 
-def falsely(program: Program) -> str:
-    """With a model that is wrong in one element."""
+def with_a_wrong_model() -> None:
+    """Wrong in one element."""
     right = Reference.step
 
     def wrong(self: Reference, step: Step) -> None:
@@ -34,7 +37,16 @@ def falsely(program: Program) -> str:
             self.bases[torch.distributed.get_rank()][0][7] += 1
 
     Reference.step = wrong  # type: ignore[method-assign]
+
+
+def falsely(program: Program) -> str:
+    with_a_wrong_model()
     return ranks.play(program, "false")
+
+
+def falsely_ended(case: Ending) -> str:
+    with_a_wrong_model()
+    return ending.play(case, "false")
 
 
 def test_a_difference_is_found() -> None:
@@ -46,7 +58,7 @@ def test_what_is_not_refused_is_found() -> None:
     program = program_of(Step("refused", views=(View(0, 0, 4),), how="sizes"), ALL_REDUCE)
     with tempfile.TemporaryDirectory() as folder:
         run_ranks(ranks.repeat, 2, program, 2, folder)
-        assert first_found(folder) == (0, "")
+        assert last_of(folder).found == ""
     for found in run_ranks(passes_what_is_wrong, 2, program):
         assert "what is wrong was not refused" in found, found
 
@@ -103,5 +115,38 @@ def test_some_programs(count: int, backend: str, tmp_path: Path) -> None:
     done = run_ranks(
         ranks.run, count, 5, 0, 8.0, 1000, backend != "ucc", str(tmp_path), backend=backend, timeout=300
     )
-    assert first_found(str(tmp_path))[1] == ""
-    assert len(set(done)) == 1 and done[0] > 5
+    assert last_of(str(tmp_path)).found == ""
+    assert len(set(done)) == 1 and done[0][0] > 5
+
+
+UNIT = 300_000
+SUM = Step("mixed", views=(View(0, 1, UNIT), View(1, 3, UNIT, "strided")), written=2, is_async=True)
+PART = Step("message", 2, (View(0, 2, UNIT), View(1, 0, UNIT)), 1, is_async=True, root=0, peer=1, tag=1)
+
+
+def ending_of(how: str, called: int) -> Ending:
+    """Rank 0 ends with two large all_reduces and a message in flight. The other two go on."""
+    program = Program("int64", UNIT, 3, ((0, 1, 2), (0, 1), (0, 2), (1, 2)))
+    last = Thread(tuple(replace(ALL_REDUCE, group=3, views=(View(i % 2, 3, UNIT),)) for i in range(6)))
+    return Ending(
+        replace(program, threads=(Thread((SUM,)), Thread((PART,)))),
+        legal(replace(program, threads=(last,))),
+        victim=0,
+        called=called,
+        how=how,
+    )
+
+
+def test_memory_of_what_failed_is_not_written_to() -> None:
+    """UCC ends what it sends to a rank that died as a success, and its messages come later."""
+    assert tried(ending_of("killed", 2), 8, "ucc") == ""
+
+
+@pytest.mark.parametrize(("how", "called"), [("left", 2), ("left", 1), ("killed when done", 2)])
+def test_an_ending(how: str, called: int) -> None:
+    assert tried(ending_of(how, called), 1, "ucc") == ""
+
+
+def test_a_difference_after_an_ending_is_found() -> None:
+    for found in run_ranks(falsely_ended, 3, ending_of("left", 2))[1:]:
+        assert "steps of those that are left: DifferenceError: base " in found, found
