@@ -128,8 +128,8 @@ class Collective : public Op {
   std::uint64_t errors_before_ = 0;  // in UCC's log, before it began
   std::uint64_t errors_seen_ = 0;    // when its rooms were new
   bool doubtful_ = false;
-  bool leaves_requests_ = false;  // that UCC may still use, though it says not
-  bool rooms_are_lost_ = false;   // theirs
+  bool leaves_requests_ = false;                               // that UCC may still use, though it says not
+  bool rooms_are_lost_ = false;                                // theirs
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
   alignas(16) std::array<char, 48> small_{};                   // the rooms, if they fit
   std::unique_ptr<char[]> large_;                              // else; those of piece i at i % window
