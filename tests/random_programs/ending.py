@@ -104,8 +104,17 @@ class End:
         program = ending.program
         self.groups = [dist.new_group(list(members), timeout=LIMIT) for members in program.groups]
         self.players = [Player(program, i, key, self.groups) for i in range(len(program.threads))]
+        self.meet()
         self.lost: list[torch.Tensor] = []
         self.doing = ""
+
+    def meet(self) -> None:
+        """A rank that ends while another still makes a group ends that group, too."""
+        store = dist.distributed_c10d._get_default_store()
+        keys = [f"{self.key}/met/{rank}" for rank in range(self.ending.program.ranks)]
+        store.set(keys[self.rank], "here")
+        if self.rank == self.ending.victim:
+            store.wait(keys, LIMIT)
 
     def is_mine(self, player: Player) -> bool:
         return self.rank in self.ending.program.groups[player.steps[0].group]
