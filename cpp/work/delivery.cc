@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/forked.h"
 #include "base/interrupt.h"
 #include "compat/torch_compat.h"
 
@@ -93,6 +94,9 @@ bool Delivery::stop(Deadline deadline) {
 }
 
 void Delivery::wait_for_running() {
+  if (in_forked_child()) {
+    return;  // they run in the parent
+  }
   constexpr std::chrono::seconds kLong{5};
   const Deadline said = Deadline::after(kLong);
   bool say = true;

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 
@@ -102,6 +105,42 @@ def forks() -> list[str]:
 
 def test_a_child_is_refused_and_its_parent_goes_on() -> None:
     assert run_ranks(forks, 2) == [[], []]
+
+
+def forks_beside_a_callback() -> int:
+    """The child ends through Python, which waits for callbacks that run: none of them does there."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        store.wait(["test/callback"])
+        dist.all_reduce(torch.ones(1))
+        return 0
+    runs, may_end = threading.Event(), threading.Event()
+
+    def callback(_: object) -> None:
+        runs.set()
+        assert may_end.wait(60)
+
+    future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(callback)
+    store.set("test/callback", "is there")
+    assert runs.wait(60)
+    child = os.fork()
+    if child == 0:
+        atexit._run_exitfuncs()
+        os._exit(0)
+    began = time.monotonic()
+    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < began + LATE:
+        time.sleep(0.05)
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        ended = child, -1
+    may_end.set()
+    future.wait()
+    return ended[1]
+
+
+def test_a_child_ends_though_a_callback_runs_in_its_parent() -> None:
+    assert run_ranks(forks_beside_a_callback, 2) == [0, 0]
 
 
 def dies_after_a_fork() -> str:
