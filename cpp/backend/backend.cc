@@ -51,6 +51,20 @@ trace::Route route_of(const Call& call, const Prepared& prepared) {
   return trace::Route::none;
 }
 
+// Whether results are still on their way to a device; nothing if there is none.
+EffectOrder::Lasts lasting(const std::vector<std::shared_ptr<const Fence>>& fences) {
+  if (fences.empty()) {
+    return nullptr;
+  }
+  return [fences] {
+    try {
+      return !std::all_of(fences.begin(), fences.end(), [](const auto& fence) { return fence->passed(); });
+    } catch (const std::exception&) {  // the device is broken, and nothing comes any more
+      return false;
+    }
+  };
+}
+
 // What can be done at once of a call whose tensors are on the host.
 void begin_on_host(Prepared& prepared) {
   prepared.fill();
@@ -78,8 +92,6 @@ UccBackend::UccBackend(const Place& place, const Settings& settings)
       context_(CommContext::at(place, settings)),
       membership_(context_->join(spec_, place.id)),
       home_(home_in(context_, spec_)),
-      turns_(std::make_shared<Turns>()),
-      waiting_(std::make_shared<StagedOp::Waiting>(0)),
       timeout_ms_(spec_.timeout.count()) {
   init();
 }
@@ -263,17 +275,24 @@ void UccBackend::put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Ou
 }
 
 // In the memory of a device what is sent is loaded on the caller's stream in the call, so earlier
-// operations have to end before.
+// operations have to end before, and their results to be there.
 void UccBackend::wait_for_earlier(const Call& call, c10::ArrayRef<Prepared*> all) {
   if (!call.device_memory || order_.empty()) {
     return;
   }
+  bool follows = false;
   for (const Prepared* prepared : all) {
     for (const std::weak_ptr<const Op>& each : order_.before(effects_of(*prepared))) {
+      follows = true;
       if (const std::shared_ptr<const Op> op = each.lock()) {
         context_->engine().wait(const_cast<Op&>(*op), Deadline(), check_interrupt);
       }
     }
+  }
+  if (follows) {
+    Fence results(lanes_.of(*context_->direct()->device_of_collectives).to_device);
+    results.raise();
+    results.block_current_stream();
   }
 }
 
@@ -282,9 +301,10 @@ UccBackend::WorkPtr UccBackend::dispatch(Outgoing&& outgoing) {
     if (outgoing.copies != nullptr) {
       outgoing.parts.fences.push_back(outgoing.copies->done());
     }
-    if (outgoing.copies != nullptr || !outgoing.after.empty() || waiting_->load(std::memory_order_relaxed) != 0) {
-      outgoing.op =
-          std::make_shared<StagedOp>(std::move(outgoing.op), outgoing.copies, turns_, waiting_, std::move(outgoing.after));
+    // A message that a collective has to wait for, on another rank, does not wait for that collective here.
+    const StagedOp::Line& line = outgoing.is_collective ? collectives_ : messages_;
+    if (outgoing.copies != nullptr || !outgoing.after.empty() || line.waiting->load(std::memory_order_relaxed) != 0) {
+      outgoing.op = std::make_shared<StagedOp>(std::move(outgoing.op), outgoing.copies, line, std::move(outgoing.after));
     }
     if (Coalescing* const open = open_coalescing()) {
       return add_to(*open, std::move(outgoing));
@@ -301,7 +321,7 @@ UccBackend::WorkPtr UccBackend::post(Outgoing&& outgoing) {
     parts.op->set_deadline(outgoing.deadline);
     tell_hook_of(*parts.op, parts);
     if (outgoing.async_op) {
-      order_.add(parts.op, std::move(outgoing.effects), outgoing.is_collective);
+      order_.add(parts.op, std::move(outgoing.effects), outgoing.is_collective, lasting(parts.fences));
     }
     if (waits_here) {
       parts.post_and_drive(*home_);
@@ -360,6 +380,11 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
     each.push_back(&prepared);
   }
   if (share_memory(each)) {
+    if (call.device_memory) {
+      refuse_value(call,
+                   "two of its tensors share memory, and one of the two is written, which UCC cannot put in order in the memory "
+                   "of a device (TORCH_UCC_DEVICE_COLLECTIVES=native): make one call after the other, or clone() a tensor");
+    }
     std::for_each(all.begin(), all.end(), [](Prepared& prepared) { prepared.isolate(); });
   }
   wait_for_earlier(call, each);

@@ -21,7 +21,6 @@
 #include "ops/call.h"
 #include "ops/prepared.h"
 #include "progress/effect_order.h"
-#include "progress/turns.h"
 #include "trace/flight_recorder.h"
 #include "work/work.h"
 
@@ -171,8 +170,8 @@ class UccBackend final : public c10d::Backend {
   std::shared_ptr<CompletionHook> hook_;  // null: none
   Lanes lanes_;
   EffectOrder order_;
-  const std::shared_ptr<Turns> turns_;
-  const std::shared_ptr<StagedOp::Waiting> waiting_;
+  const StagedOp::Line collectives_;
+  const StagedOp::Line messages_;
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<std::uint64_t> message_seq_{0};

@@ -160,7 +160,8 @@ std::optional<Status> Copies::arrived(std::size_t piece) {
 
 Status Copies::ended(std::size_t piece) {
   try {
-    if ((piece + 1) % cut_->pieces == 0 || piece == cut_->last) {
+    const MutexLock lock(back_mutex_);
+    if (!stopped_ && ((piece + 1) % cut_->pieces == 0 || piece == cut_->last)) {
       bring_back_next();
     }
     return {};
@@ -170,19 +171,34 @@ Status Copies::ended(std::size_t piece) {
 }
 
 void Copies::end() {
+  const MutexLock lock(back_mutex_);
   while (back_ < arrived_.size()) {
     bring_back_next();
   }
 }
 
-void Copies::stop() {
+void Copies::stop() noexcept {
+  const MutexLock lock(back_mutex_);
+  stopped_ = true;
   if (done_->raised()) {
     return;
   }
-  if (arrived_.back()->raised()) {
-    arrived_.back()->block(done_->stream());
+  try {
+    if (arrived_.back()->raised()) {
+      arrived_.back()->block(done_->stream());
+    }
+    done_->raise();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): nothing runs on that device any more
   }
-  done_->raise();
+}
+
+void Copies::hold_current_stream() noexcept {
+  try {
+    if (arrived_.back()->raised()) {
+      arrived_.back()->block_current_stream();
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as above
+  }
 }
 
 void Copies::bring_back_next() {

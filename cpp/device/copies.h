@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/thread_annotations.h"
 #include "compat/torch_compat.h"
 #include "device/direct.h"
 #include "device/host_blocks.h"
@@ -71,8 +72,12 @@ class Copies final : public PieceFlow {
   Status ended(std::size_t piece) override;
   // Queues the copies back that are not queued yet. Does not block. Any thread, once.
   void end();
-  // No copy is queued from now on; done() comes behind those that are. Not beside end() or ended().
-  void stop();
+  // No copy is queued from now on; done() comes behind those that are. Any thread. Not beside begin()
+  // or end(), and nothing if the device is broken.
+  void stop() noexcept;
+  // What the calling thread queues on its current stream from now on comes behind the copies to the
+  // host.
+  void hold_current_stream() noexcept;
 
   // Behind the copies back.
   const std::shared_ptr<Fence>& done() const { return done_; }
@@ -97,7 +102,7 @@ class Copies final : public PieceFlow {
   // Calls `copy(device, host)` for all that a slice has of a tensor.
   template <typename Copy>
   void each_of(const Twin& twin, std::size_t slice, const Copy& copy) const;
-  void bring_back_next();
+  void bring_back_next() TUCC_REQUIRES(back_mutex_);
   bool overlaps_by(std::size_t part) const;
 
   const c10::Device device_;
@@ -107,7 +112,9 @@ class Copies final : public PieceFlow {
   std::vector<Twin> twins_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_host_;
   std::optional<Cut> cut_;  // in one slice without
+  Mutex back_mutex_;        // a thread may stop the copies back while another queues them
   std::size_t back_ = 0;    // slices whose copies back are queued, or will not be
+  bool stopped_ TUCC_GUARDED_BY(back_mutex_) = false;
   std::atomic<bool> hold_up_{false};
   std::shared_ptr<Direct> direct_;
 };

@@ -5,13 +5,17 @@
 #include <utility>
 
 namespace torch_ucc {
+namespace {
 
-StagedOp::StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, std::shared_ptr<Turns> turns,
-                   std::shared_ptr<Waiting> waiting, EffectOrder::Earlier after)
+constexpr const char* kLeft = "its caller has left it before there was what it should send";
+
+}  // namespace
+
+StagedOp::StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after)
     : OpDecorator(std::move(op)),
       copies_(std::move(copies)),
-      turns_(std::move(turns)),
-      waiting_(std::move(waiting)),
+      turns_(line.turns),
+      waiting_(line.waiting),
       after_(std::move(after)),
       follows_others_(!after_.empty()) {
   waiting_->fetch_add(1, std::memory_order_relaxed);
@@ -24,7 +28,7 @@ StagedOp::StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, std::
 StagedOp::~StagedOp() { count_begun(); }
 
 void StagedOp::count_begun() {
-  if (const std::shared_ptr<Waiting> waiting = std::exchange(waiting_, nullptr)) {
+  if (const std::shared_ptr<std::atomic<int>> waiting = std::exchange(waiting_, nullptr)) {
     waiting->fetch_sub(1, std::memory_order_relaxed);
   }
 }
@@ -79,14 +83,7 @@ bool StagedOp::has_arrived() {
     if (!earlier_have_ended()) {
       return false;
     }
-    note_followed();
-    if (follows_others_ && copies_ != nullptr && status_.ok()) {
-      try {
-        copies_->begin(/*after_others=*/true);
-      } catch (const std::exception& error) {
-        status_ = Status(StatusCode::transport, std::string("its device failed: ") + error.what());
-      }
-    }
+    follow();
   }
   if (!arrived_ && status_.ok()) {
     const std::optional<Status> arrived = copies_ == nullptr ? Status() : copies_->arrived(0);
@@ -98,13 +95,19 @@ bool StagedOp::has_arrived() {
 
 // What it sends is in its tensors from now on. An operation that writes to them begins after this
 // one, as all of a group do.
-void StagedOp::note_followed() {
+void StagedOp::follow() {
   const MutexLock lock(mutex_);
   has_followed_ = true;
-  if (lost_inputs_) {
-    status_ = Status(StatusCode::transport, "its caller has left it before there was what it should send");
+  if (follows_others_ && is_taken_back_) {
+    status_ = Status(StatusCode::transport, kLeft);
   } else if (detach_when_followed_) {
     OpDecorator::detach_inputs();
+  } else if (follows_others_ && copies_ != nullptr) {
+    try {
+      copies_->begin(/*after_others=*/true);
+    } catch (const std::exception& error) {
+      status_ = Status(StatusCode::transport, std::string("its device failed: ") + error.what());
+    }
   }
 }
 
@@ -127,6 +130,12 @@ Status StagedOp::begin(LoopToken& token) {
   turns_->pass(token);
   if (direct() == nullptr) {
     return inner().start(token);
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (is_taken_back_) {  // UCX or UCC would take what the caller has there now
+      return Status(StatusCode::transport, kLeft);
+    }
   }
   direct()->begin(token, copies_->stream());
   const Direct::OnDevice current(token, *direct());
@@ -162,12 +171,16 @@ void StagedOp::cancel(LoopToken& token) {
   }
 }
 
-void StagedOp::on_taken_back(After after) {
-  if (after == After::goes_on) {
-    const MutexLock lock(mutex_);
-    lost_inputs_ = follows_others_ && !has_followed_;
+// Stand-ins belong to the operation. One that goes on sends what comes to them from the device, and
+// its caller's stream waits until that is there.
+void StagedOp::on_taken_back(After after) noexcept {
+  const MutexLock lock(mutex_);
+  is_taken_back_ = true;
+  if (after == After::given_up || copies_ == nullptr || direct() != nullptr) {
+    OpDecorator::on_taken_back(after);
+  } else {
+    copies_->hold_current_stream();
   }
-  OpDecorator::on_taken_back(after);
   if (copies_ != nullptr) {
     copies_->stop();
   }

@@ -18,16 +18,19 @@
 
 namespace torch_ucc {
 
-// The operations of a group begin in the order in which they were called: those that are called
-// while one has not begun are made to wait in the same way, even if nothing else holds them back.
+// The collectives of a group begin in the order in which they were called, and so do its messages:
+// those that are called while one has not begun are made to wait in the same way, even if nothing
+// else holds them back.
 class StagedOp final : public OpDecorator {
  public:
-  // How many of a group have not begun.
-  using Waiting = std::atomic<int>;
+  // Those of a group that begin one after the other.
+  struct Line {
+    std::shared_ptr<Turns> turns = std::make_shared<Turns>();
+    std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);  // how many have not begun
+  };
 
-  // `copies` may be null, and have begun if `after` is empty. `turns` are those of the group.
-  StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, std::shared_ptr<Turns> turns, std::shared_ptr<Waiting> waiting,
-           EffectOrder::Earlier after);
+  // `copies` may be null, and have begun if `after` is empty.
+  StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after);
   ~StagedOp() override;
 
   Status start(LoopToken& token) override;
@@ -44,12 +47,12 @@ class StagedOp final : public OpDecorator {
   bool is_drained(LoopToken& token) override { return !begun_ || OpDecorator::is_drained(token); }
 
  protected:
-  void on_taken_back(After after) override;
+  void on_taken_back(After after) noexcept override;
 
  private:
   Direct* direct() const { return copies_ == nullptr ? nullptr : copies_->direct(); }
   bool has_arrived();
-  void note_followed();
+  void follow();
   bool earlier_have_ended();
   void count_begun();
   Status begin(LoopToken& token);
@@ -57,15 +60,15 @@ class StagedOp final : public OpDecorator {
 
   const std::shared_ptr<Copies> copies_;
   const std::shared_ptr<Turns> turns_;
-  std::shared_ptr<Waiting> waiting_;  // until it has begun
-  EffectOrder::Earlier after_;        // those that may not have ended
+  std::shared_ptr<std::atomic<int>> waiting_;  // until it has begun
+  EffectOrder::Earlier after_;                 // those that may not have ended
   const bool follows_others_;
   std::string first_of_these_;  // for the report of a timeout
   std::uint64_t ticket_ = 0;
   Mutex mutex_;                            // threads may take inputs away while those before it end
   std::atomic<bool> has_followed_{false};  // those before it have ended
   bool detach_when_followed_ TUCC_GUARDED_BY(mutex_) = false;
-  bool lost_inputs_ TUCC_GUARDED_BY(mutex_) = false;  // its caller has left before there was what it sends
+  bool is_taken_back_ TUCC_GUARDED_BY(mutex_) = false;
   std::atomic<bool> arrived_{false};
   std::atomic<bool> begun_{false};
   Status status_;

@@ -28,12 +28,10 @@ EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
   const MutexLock lock(mutex_);
   forget_ended();
   for (const Entry& entry : entries_) {
-    const std::shared_ptr<Op> op = entry.op.lock();
-    if (op == nullptr) {
-      continue;
-    }
     const bool writes = any_overlap(entry.effects.writes, effects.writes) || any_overlap(entry.effects.writes, effects.reads);
-    if (writes || (any_overlap(entry.effects.reads, effects.writes) && !op->detach_inputs())) {
+    const std::shared_ptr<Op> op = entry.op.lock();
+    const bool reads = op != nullptr && any_overlap(entry.effects.reads, effects.writes) && !entry.has_ended();
+    if (writes || (reads && !op->detach_inputs())) {
       earlier.push_back(op);
     }
   }
@@ -45,25 +43,22 @@ EffectOrder::Earlier EffectOrder::collectives() {
   const MutexLock lock(mutex_);
   forget_ended();
   for (const Entry& entry : entries_) {
-    if (entry.is_collective) {
+    if (entry.is_collective && !entry.has_ended()) {
       earlier.push_back(entry.op);
     }
   }
   return earlier;
 }
 
-void EffectOrder::add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective) {
+void EffectOrder::add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective, Lasts lasts) {
   const MutexLock lock(mutex_);
   forget_ended();
-  entries_.push_back({op, std::move(effects), is_collective});
+  entries_.push_back({op, std::move(effects), is_collective, std::move(lasts)});
   size_.store(entries_.size(), std::memory_order_release);
 }
 
 void EffectOrder::forget_ended() {
-  std::erase_if(entries_, [](const Entry& entry) {
-    const std::shared_ptr<const Op> op = entry.op.lock();
-    return op == nullptr || op->completion().done();
-  });
+  std::erase_if(entries_, [](const Entry& entry) { return entry.has_ended() && (entry.lasts == nullptr || !entry.lasts()); });
   size_.store(entries_.size(), std::memory_order_release);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,17 +28,22 @@ class EffectOrder {
  public:
   using Earlier = std::vector<std::weak_ptr<const Op>>;
 
-  // Those in flight that have to end before an operation with these effects begins. A message that
-  // is only still to be sent from memory that the operation writes need not end: it is sent from a
-  // copy.
+  // Whether the effects of an operation that has ended are still to come, as on a device. Does not
+  // throw.
+  using Lasts = std::function<bool()>;
+
+  // Those that have to end, or whose effects have to come, before an operation with these effects
+  // begins. A message that is only still to be sent from memory that the operation writes need not
+  // end: it is sent from a copy. Of an operation whose effects only are to come the pointer may be
+  // empty.
   Earlier before(const Effects& effects);
 
   // All in flight that were added as collectives.
   Earlier collectives();
 
-  void add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective);
+  void add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective, Lasts lasts = nullptr);
 
-  // Whether nothing is in flight. A call of the same thread that was added before is seen.
+  // Whether nothing is in flight, and no effect is to come. A call of the same thread that was added before is seen.
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 
  private:
@@ -45,6 +51,12 @@ class EffectOrder {
     std::weak_ptr<Op> op;  // the caller's memory must not live as long as the entry
     Effects effects;
     bool is_collective;
+    Lasts lasts;
+
+    bool has_ended() const {
+      const std::shared_ptr<const Op> one = op.lock();
+      return one == nullptr || one->completion().done();
+    }
   };
 
   void forget_ended() TUCC_REQUIRES(mutex_);

@@ -25,6 +25,7 @@ constexpr c10::StreamId kPool = 4;  // streams of the pool are 1 to 4, which com
 c10::Device device(c10::DeviceIndex index) { return {kType, index}; }
 
 std::atomic<bool> is_broken{false};
+void check_works() { TORCH_CHECK(!is_broken, "the fake accelerator is broken"); }
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kDevices> current_streams{};
 
@@ -116,6 +117,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex /*device*/, c10::EventFlag /*flag*/) const override {
+    check_works();
     if (*event == nullptr) {
       *event = new Event();
     }
@@ -124,6 +126,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     recorded->latest = stream_of(stream).mark();
   }
   void block(void* event, const c10::Stream& stream) const override {
+    check_works();
     if (event == nullptr) {
       return;
     }
@@ -132,7 +135,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
   }
   bool queryEvent(void* event) const override {
-    TORCH_CHECK(!is_broken, "the fake accelerator is broken");
+    check_works();
     const MarkPtr mark = event == nullptr ? nullptr : static_cast<Event*>(event)->mark();
     return mark == nullptr || mark->passed();
   }
@@ -237,7 +240,7 @@ extern "C" {
 __attribute__((visibility("default"))) void fake_set_delay(int microseconds) { fake::set_delay(microseconds); }
 
 __attribute__((visibility("default"))) void fake_let_arrive(int copies) { fake::let_arrive(copies); }
-// From now on events cannot be asked.
+// From now on events can be neither recorded nor asked.
 __attribute__((visibility("default"))) void fake_break() { fake::is_broken = true; }
 
 // Holds the stream up until the gate, whose number is returned, is opened.

@@ -68,6 +68,22 @@ TEST_F(EffectOrderTest, AnOperationThatHasEndedIsForgotten) {
   EXPECT_TRUE(order_.empty());
 }
 
+TEST_F(EffectOrderTest, AnOperationWhoseEffectsAreStillToComeIsFollowedAlsoOnceItIsGone) {
+  bool lasts = true;
+  {
+    auto op = make_op({});
+    order_.add(op, writing(kMemory), true, [&lasts] { return lasts; });
+    op->completion().complete(Status());
+    EXPECT_EQ(named(order_.before(reading(kPart))), (Ops{op.get()}));
+    EXPECT_EQ(named(order_.collectives()), Ops()) << "it has ended";
+  }
+  EXPECT_EQ(named(order_.before(reading(kPart))), (Ops{nullptr}));
+  EXPECT_EQ(named(order_.before(reading(kElsewhere))), Ops());
+  lasts = false;
+  EXPECT_EQ(named(order_.before(reading(kPart))), Ops());
+  EXPECT_TRUE(order_.empty());
+}
+
 TEST_F(EffectOrderTest, AnOperationThatNobodyHasAnyMoreIsForgottenAndWasNotKept) {
   std::atomic<int> freed{0};
   add(writing(kMemory), {.freed = &freed});

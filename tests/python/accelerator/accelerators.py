@@ -145,7 +145,7 @@ def let_arrive(copies: int | None) -> None:
 
 
 def break_down() -> None:
-    """Whoever asks how far a stream is gets an error from now on."""
+    """Whoever records an event or asks for one gets an error from now on."""
     _fake().fake_break()
 
 

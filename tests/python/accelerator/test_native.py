@@ -117,6 +117,19 @@ def test_memory_that_results_are_stored_in_is_kept() -> None:
     run_ranks(natively, 2, dropped_while_they_are_stored, init=False, timeout=90.0, env=NATIVE)
 
 
+def memory_twice() -> None:
+    tensor = torch.ones(1000, device=accelerators.device())
+    for tensors in ([tensor, tensor], [tensor[:600], tensor[400:]]):
+        raised = refusal(lambda tensors=tensors: dist.all_reduce_coalesced(tensors))  # type: ignore[misc]
+        assert raised is not None and raised[0] == "ValueError" and "share memory" in raised[1], raised
+    dist.all_reduce(tensor)
+    assert tensor.cpu().unique().tolist() == [2.0]
+
+
+def test_the_same_memory_twice_in_one_call_is_refused() -> None:
+    run_ranks(natively, 2, memory_twice, init=False, env=NATIVE)
+
+
 def by_both_ways() -> None:
     """By dtype and reduce op: what UCC or torch cannot do there goes by way of the host."""
     for dtype, op, way in (

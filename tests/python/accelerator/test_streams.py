@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
+import random
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -242,7 +245,72 @@ def a_sparse_result_stays_there_for_its_readers() -> None:
     )
 
 
+def an_operation_follows_a_result_that_is_on_its_way() -> None:
+    """The first has ended, as far as the network goes, and nobody has waited for it."""
+    accelerators.set_longest_delay(20_000)
+    chance = random.Random(dist.get_rank())
+    for _ in range(30):
+        tensor = ones(1000)
+        torch.accelerator.synchronize(0)
+        dist.all_reduce(tensor, async_op=True)
+        time.sleep(0.03 * chance.random())
+        dist.all_reduce(tensor, async_op=True).wait()
+        assert bool((tensor.cpu() == 4).all())
+    accelerators.set_longest_delay(100)
+
+
+def who_is_interrupted_has_sent_what_comes() -> None:
+    """Rank 0 is, while its stream still computes what is sent, and then uses its tensor otherwise."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    for number, call in enumerate(INTERRUPTED):
+        stream = accelerators.new_stream()
+        with stream:
+            tensor, other = ones(2000), ones(2000).fill_(-1)
+            stream.synchronize()
+            gate = accelerators.Gate(stream)
+            tensor.add_(rank)
+            if rank == 1:
+                gate.open()
+                call(tensor, other)
+                store.set(f"interrupted/{number}", "over")
+                assert other.cpu().unique().tolist() == ([1.0, 2.0] if call is exchanged else [3.0]), call
+                continue
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                call(tensor, other)
+            except KeyboardInterrupt:
+                pass
+            else:
+                raise AssertionError("it was not interrupted")
+            tensor.fill_(100)
+            gate.open()
+            store.wait([f"interrupted/{number}"])
+            stream.synchronize()
+            assert tensor.cpu().unique().tolist() == [100.0]
+            assert other.cpu().unique().tolist() == [-1.0]
+    assert usable()
+
+
+def exchanged(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    dist.all_to_all_single(other, tensor)
+
+
+def summed(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    dist.reduce_scatter_tensor(other[:1000], tensor)
+    other[1000:].fill_(3)
+
+
+def summed_halves(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    halves = tensor.to(torch.bfloat16)
+    dist.all_reduce(halves)
+    other.copy_(halves)
+
+
+INTERRUPTED = (exchanged, summed, summed_halves)
+
 OF_ANY = (
+    an_operation_follows_a_result_that_is_on_its_way,
     the_reader_waits_for_the_copies,
     host_memory_is_used_anew_only_once_it_was_copied,
     a_timeout_of_wait_has_the_result_there,
@@ -281,7 +349,7 @@ def with_streams_held_up(check: Callable[[], None]) -> None:
 
 
 @needs_gates
-@pytest.mark.parametrize("check", HELD_UP)
+@pytest.mark.parametrize("check", [*HELD_UP, who_is_interrupted_has_sent_what_comes])
 def test_streams_that_are_held_up(check: Callable[[], None]) -> None:
     run_ranks(with_streams_held_up, 2, check, timeout=60.0)
 

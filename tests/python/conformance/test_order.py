@@ -40,6 +40,28 @@ def test_one_tensor_in_several_operations(dtype: torch.dtype) -> None:
     assert run_ranks(thrice, 2, dtype) == [expected, expected]
 
 
+def message_after_barrier() -> list[float]:
+    """Rank 1 calls the barrier once it has the message, which rank 0 sends after its call of it."""
+    tensor, message = torch.ones(4), torch.full((4,), 7.0)
+    if dist.get_rank() == 0:
+        works = [
+            dist.all_reduce(tensor, async_op=True),
+            dist.barrier(async_op=True),
+            dist.isend(message, 1),
+        ]
+    else:
+        message.zero_()
+        dist.recv(message, 0)
+        works = [dist.all_reduce(tensor, async_op=True), dist.barrier(async_op=True)]
+    for work in works:
+        work.wait()
+    return [*message.unique().tolist(), *tensor.unique().tolist()]
+
+
+def test_a_message_does_not_wait_for_a_barrier() -> None:
+    assert run_ranks(message_after_barrier, 2, group_timeout=30.0) == [[7.0, 2.0]] * 2
+
+
 def chain() -> list[list[float]]:
     """Each operation reads what the one before wrote, in whole or in part, and by other views."""
 
