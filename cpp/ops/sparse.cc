@@ -42,6 +42,7 @@ struct SparseReduction {
     message.peer = peer;
     message.data = data;
     message.bytes = bytes;
+    message.is_callers = false;
     return message;
   }
 
@@ -135,8 +136,11 @@ Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c1
   header.sparse_dims = tensor.sparse_dim();
   header.dims = tensor.dim();
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), header.sizes.begin());
-  state->indices[own] = mine._indices().cpu().contiguous();
-  state->values[own] = mine._values().cpu().contiguous();
+  const auto copied = [](const at::Tensor& part) {  // a tensor that is coalesced already would lend its own
+    return part.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  };
+  state->indices[own] = copied(mine._indices());
+  state->values[own] = copied(mine._values());
 
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,9 +70,13 @@ class TensorOp final : public Transport {
   }
 
  protected:
-  void on_taken_back(Op::After after) override {
+  void on_taken_back(Op::After after) noexcept override {
     if (after == Op::After::goes_on) {
-      held_.fill();
+      try {
+        held_.fill();
+      } catch (const std::exception& error) {  // start() says so
+        held_.loads.emplace_back([why = std::string(error.what())] { throw std::runtime_error(why); });
+      }
     }
     Transport::on_taken_back(after);
   }
@@ -97,7 +102,7 @@ class Local : public Op {
   Scope& scope() const override { return team_->scope(); }
 
  protected:
-  void on_taken_back(After /*after*/) override {}
+  void on_taken_back(After /*after*/) noexcept override {}
 
  private:
   const std::shared_ptr<UccTeam> team_;

@@ -129,8 +129,10 @@ class Op {
 
  protected:
   // The last look at the caller's memory: copies what the transport may still read or, if the
-  // operation goes on, what it has not sent yet. An operation with parts takes theirs back.
-  virtual void on_taken_back(After /*after*/) {}
+  // operation goes on, what it has not sent yet. An operation with parts takes theirs back. Without
+  // memory for a copy the process ends, since peers would take for data what the caller writes there
+  // next.
+  virtual void on_taken_back(After /*after*/) noexcept {}
 
  private:
   Completion completion_;

@@ -77,7 +77,7 @@ Op::Need OpBatch::need_of(const Loss& loss) const {
   return worst;
 }
 
-void OpBatch::on_taken_back(After after) {
+void OpBatch::on_taken_back(After after) noexcept {
   for (const auto& part : parts_) {
     part->take_back(after);
   }

@@ -42,7 +42,7 @@ class OpBatch final : public Op {
   std::string describe() const override;
 
  protected:
-  void on_taken_back(After after) override;
+  void on_taken_back(After after) noexcept override;
 
  private:
   void note(const Op& part, const Status& status);

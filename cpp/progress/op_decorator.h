@@ -39,7 +39,7 @@ class OpDecorator : public Op {
   void record_end(StatusCode result) const override { inner_->record_end(result); }
 
  protected:
-  void on_taken_back(After after) override { inner_->take_back(after); }
+  void on_taken_back(After after) noexcept override { inner_->take_back(after); }
 
   Op& inner() { return *inner_; }
   const Op& inner() const { return *inner_; }

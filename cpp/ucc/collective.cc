@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "ucc/error_log.h"
@@ -67,8 +68,12 @@ void Collective::post_pieces(LoopToken& token) {
       return;
     }
     status_ = *arrived;
-    if (status_.ok() && !post_next(token)) {
-      return;
+    try {
+      if (status_.ok() && !post_next(token)) {
+        return;
+      }
+    } catch (const std::bad_alloc&) {
+      status_ = Status(StatusCode::transport, "there is no memory left for a copy of what it sends");
     }
     if (!status_.ok()) {
       team_->turns().pass(token);
@@ -109,6 +114,7 @@ bool Collective::post_next(LoopToken& token) {
     return true;
   }
   if (const ucc_status_t status = ucc_collective_post(request); status != UCC_OK) {
+    leaves_requests_ = rooms_are_lost_ = true;  // some of its messages may be under way
     status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_post").message());
     return true;
   }
@@ -214,7 +220,7 @@ void Collective::store(std::size_t piece) {
 }
 
 // What was not sent yet, if it is to be sent: the rooms have the rest.
-void Collective::on_taken_back(After after) {
+void Collective::on_taken_back(After after) noexcept {
   if (after != After::goes_on || pieces_.sources.empty()) {
     return;
   }
@@ -267,14 +273,14 @@ Op::State Collective::poll(LoopToken& token) {
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }
     end_first(token);
-    store(ended_);
+    const std::size_t piece = ended_++;
+    store(piece);
     if (const MemoryLease::Use use(lease()); use && pieces_.flow != nullptr) {
-      status_ = pieces_.flow->ended(ended_);
+      status_ = pieces_.flow->ended(piece);
       if (!status_.ok()) {
         return State::ended;
       }
     }
-    ++ended_;
   }
   if (ended_ == total_ && !leaves_requests_) {
     large_.reset();  // whoever keeps the Work keeps no more than that

@@ -96,7 +96,7 @@ class Collective : public Op {
   Scope& scope() const final { return team_->scope(); }
 
  protected:
-  void on_taken_back(After after) override;
+  void on_taken_back(After after) noexcept override;
 
  private:
   // The rooms of a piece, by side; null where a side has none.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,8 +32,8 @@ struct Messages::Copier {
     auto& slot = *static_cast<Slot*>(state);
     ++slot.op->copied_;
     const std::size_t bytes = std::min(room, slot.message.bytes - offset);
-    const MemoryLease::Use use(slot.op->lease());
-    if (!use) {
+    std::optional<MemoryLease::Use> use;
+    if (slot.message.is_callers && !use.emplace(slot.op->lease())) {
       slot.op->lease().wait_until_revoked();
     }
     std::memcpy(to, (slot.copy == nullptr ? static_cast<const char*>(slot.message.data) : slot.copy.get()) + offset, bytes);
@@ -43,7 +44,8 @@ struct Messages::Copier {
     auto& slot = *static_cast<Slot*>(state);
     ++slot.op->copied_;
     if (offset < slot.message.bytes) {  // a message that is too long is found out at its end
-      if (const MemoryLease::Use use(slot.op->lease()); use) {
+      std::optional<MemoryLease::Use> use;
+      if (!slot.message.is_callers || use.emplace(slot.op->lease())) {
         std::memcpy(static_cast<char*>(slot.message.data) + offset, from, std::min(length, slot.message.bytes - offset));
       }
     }
@@ -225,14 +227,14 @@ void Messages::ended(Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t*
 }
 
 void Messages::Slot::make_copy() {
-  if (message.kind == Message::Kind::send && !message.direct && copy == nullptr && !ended.load()) {
+  if (message.kind == Message::Kind::send && message.is_callers && !message.direct && copy == nullptr && !ended.load()) {
     copy = std::make_unique_for_overwrite<char[]>(message.bytes);
     std::memcpy(copy.get(), message.data, message.bytes);
   }
 }
 
 // Of what UCX may read later there is a copy then.
-void Messages::on_taken_back(After after) {
+void Messages::on_taken_back(After after) noexcept {
   const std::size_t read = after == After::goes_on ? slots_.size() : posted_.load();
   for (std::size_t i = 0; i < read; ++i) {
     slots_[i].make_copy();

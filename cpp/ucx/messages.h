@@ -24,8 +24,9 @@ struct Message {
 
   Kind kind = Kind::send;
   int peer = 0;          // rank of the group; kAnyRank for a receive from the rank that sends first
-  void* data = nullptr;  // `bytes` of it, the caller's
+  void* data = nullptr;  // `bytes` of it
   std::size_t bytes = 0;
+  bool is_callers = true;  // else it is the operation's own, which needs no lease
   // Nothing for memory of the host, which is copied within a Use of the operation's lease, and never
   // seen by UCX. Else a type that UcxWorker::memory_type() knows: UCX works on that memory itself,
   // which must live until the operation was dropped.
@@ -62,7 +63,7 @@ class Messages : public Op {
   int source() const final { return source_; }  // of the last receive
 
  protected:
-  void on_taken_back(After after) override;
+  void on_taken_back(After after) noexcept override;
   // Whether UCX works on memory that is not the host's.
   bool is_direct() const { return direct_; }
 

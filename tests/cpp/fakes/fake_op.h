@@ -109,7 +109,7 @@ class FakeOp : public Op {
   const std::string& message() const { return completion().status().message(); }
 
  protected:
-  void on_taken_back(After /*after*/) override { taken_back_.fetch_add(1); }
+  void on_taken_back(After /*after*/) noexcept override { taken_back_.fetch_add(1); }
 
  private:
   const Plan plan_;

@@ -406,6 +406,15 @@ TEST_F(CallersMemory, ARequestThatFailedIsKept) {
   EXPECT_TRUE(ucc.finalised.empty());
 }
 
+// UCC may have posted some of its messages.
+TEST_F(CallersMemory, WhatAPostThatFailedWasGivenIsKept) {
+  const auto op = in_place(kOfFour);
+  ucc.post_says = UCC_ERR_NO_MESSAGE;
+  EXPECT_FALSE(start(*op).ok());
+  EXPECT_TRUE(op->take_back(Op::After::given_up));
+  with_baton([&](LoopToken& token) { EXPECT_FALSE(op->is_drained(token)); });
+}
+
 // UCC may say that a request has ended whose messages are under way, once it has reported an error.
 TEST_F(CallersMemory, ARequestThatEndedWellBesideAnErrorIsKept) {
   const auto op = in_place(kWhole);
@@ -734,6 +743,11 @@ TEST_F(CollectiveTest, WhatCannotBePassedOnEndsIt) {
   EXPECT_EQ(op->transport_status().message(), "no such device");
   EXPECT_EQ(flow.brought, (Numbers{0}));
   EXPECT_EQ(ucc.posted, 2U);
+  with_baton([&](LoopToken& token) {
+    EXPECT_FALSE(op->is_drained(token));
+    ucc.end(1);
+    EXPECT_TRUE(op->is_drained(token));
+  });
 }
 
 // --- failures ------------------------------------------------------------------------------------------------------------

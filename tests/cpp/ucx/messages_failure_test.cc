@@ -219,6 +219,21 @@ TEST(MessagesFailure, AMessageThatComesLateIsNotWrittenToMemoryOfTheCaller) {
   }
 }
 
+TEST(MessagesFailure, WhatBelongsToTheOperationIsReceivedByOneThatGoesOnAlone) {
+  for (const std::size_t size : kFromOneByteToMegabytes) {
+    Bytes sent = pattern(size, 1);
+    Bytes got(size);
+    UcxJob job(2);
+    Message message = receive_from(0, got);
+    message.is_callers = false;
+    const auto receive = job.post(1, {message}, {.tag = 1});
+    EXPECT_TRUE(receive->take_back(Op::After::goes_on));
+    job.post(0, {send_to(1, sent)}, {.tag = 1});
+    ASSERT_TRUE(job.finish(*receive));
+    EXPECT_TRUE(got == sent) << size << " bytes";
+  }
+}
+
 // A message that has begun to arrive cannot be taken back from UCX: it is received, and dropped.
 TEST(MessagesFailure, AMessageThatHasBegunToArriveIsNotWrittenToMemoryOfTheCaller) {
   constexpr std::size_t kSize = 20 * kMegabyte;

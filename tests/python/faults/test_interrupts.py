@@ -84,6 +84,36 @@ def test_it_ends_within_a_second() -> None:
     assert min(DELAYS) < 1.0, DELAYS
 
 
+def sparse(value: float) -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.tensor([[0, 2000]]), torch.full((2, 500), value), (3000, 500))
+
+
+def interrupted_while_sparse() -> object:
+    """Rank 0 is, before it knows how much the other one has, and its tensor is the program's again."""
+    store = dist.distributed_c10d._get_default_store()
+    tensor = sparse(float(dist.get_rank() + 1)).coalesce()
+    if dist.get_rank() == 1:
+        store.wait(["sparse/interrupted"], timedelta(seconds=60))
+        dist.all_reduce(tensor)
+        store.set("sparse/over", "")
+        return tensor.to_dense()[[0, 1, 2000]].unique().tolist()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    kind = "nothing"
+    try:
+        dist.all_reduce(tensor)
+    except KeyboardInterrupt:
+        kind = "KeyboardInterrupt"
+    tensor.values().fill_(100)
+    store.set("sparse/interrupted", "")
+    store.wait(["sparse/over"], timedelta(seconds=60))
+    return kind
+
+
+def test_others_get_what_an_interrupted_rank_has_of_a_sparse_tensor() -> None:
+    assert run_ranks(interrupted_while_sparse, 2, group_timeout=30.0) == ["KeyboardInterrupt", [0.0, 3.0]]
+
+
 class Stopping(Counting):
     """Asks the other store no more from a call on until `go_on`."""
 
