@@ -282,10 +282,12 @@ void UccBackend::wait_for_earlier(const Call& call, c10::ArrayRef<Prepared*> all
   }
   bool follows = false;
   for (const Prepared* prepared : all) {
-    for (const std::weak_ptr<const Op>& each : order_.before(effects_of(*prepared))) {
+    for (const EffectOrder::Before& each : order_.before(effects_of(*prepared))) {
       follows = true;
-      if (const std::shared_ptr<const Op> op = each.lock()) {
-        context_->engine().wait(const_cast<Op&>(*op), Deadline(), check_interrupt);
+      while (!each.over()) {
+        if (const std::shared_ptr<const Op> op = each.op.lock()) {
+          context_->engine().wait(const_cast<Op&>(*op), Deadline::after(milliseconds(1)), check_interrupt);
+        }
       }
     }
   }
@@ -304,7 +306,8 @@ UccBackend::WorkPtr UccBackend::dispatch(Outgoing&& outgoing) {
     // A message that a collective has to wait for, on another rank, does not wait for that collective here.
     const StagedOp::Line& line = outgoing.is_collective ? collectives_ : messages_;
     if (outgoing.copies != nullptr || !outgoing.after.empty() || line.waiting->load(std::memory_order_relaxed) != 0) {
-      outgoing.op = std::make_shared<StagedOp>(std::move(outgoing.op), outgoing.copies, line, std::move(outgoing.after));
+      outgoing.op = std::make_shared<StagedOp>(std::move(outgoing.op), outgoing.copies, line, std::move(outgoing.after),
+                                               !outgoing.effects.reads.empty());
     }
     if (Coalescing* const open = open_coalescing()) {
       return add_to(*open, std::move(outgoing));

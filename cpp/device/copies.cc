@@ -192,15 +192,6 @@ void Copies::stop() noexcept {
   }
 }
 
-void Copies::hold_current_stream() noexcept {
-  try {
-    if (arrived_.back()->raised()) {
-      arrived_.back()->block_current_stream();
-    }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): as above
-  }
-}
-
 void Copies::bring_back_next() {
   const OutOfSight out_of_sight;
   const c10::Stream& stream = done_->stream();

@@ -75,9 +75,6 @@ class Copies final : public PieceFlow {
   // No copy is queued from now on; done() comes behind those that are. Any thread. Not beside begin()
   // or end(), and nothing if the device is broken.
   void stop() noexcept;
-  // What the calling thread queues on its current stream from now on comes behind the copies to the
-  // host.
-  void hold_current_stream() noexcept;
 
   // Behind the copies back.
   const std::shared_ptr<Fence>& done() const { return done_; }

@@ -11,16 +11,18 @@ constexpr const char* kLeft = "its caller has left it before there was what it s
 
 }  // namespace
 
-StagedOp::StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after)
+StagedOp::StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after,
+                   bool reads)
     : OpDecorator(std::move(op)),
       copies_(std::move(copies)),
       turns_(line.turns),
       waiting_(line.waiting),
       after_(std::move(after)),
-      follows_others_(!after_.empty()) {
+      follows_others_(!after_.empty()),
+      reads_(reads) {
   waiting_->fetch_add(1, std::memory_order_relaxed);
   if (follows_others_) {
-    const std::shared_ptr<const Op> first = after_.front().lock();
+    const std::shared_ptr<const Op> first = after_.front().op.lock();
     first_of_these_ = first == nullptr ? "an earlier operation" : first->describe();
   }
 }
@@ -71,10 +73,7 @@ Op::State StagedOp::poll_begun(LoopToken& token) {
 }
 
 bool StagedOp::earlier_have_ended() {
-  std::erase_if(after_, [](const std::weak_ptr<const Op>& each) {
-    const std::shared_ptr<const Op> op = each.lock();
-    return op == nullptr || op->completion().done();
-  });
+  std::erase_if(after_, [](const EffectOrder::Before& each) { return each.over(); });
   return after_.empty();
 }
 
@@ -97,18 +96,22 @@ bool StagedOp::has_arrived() {
 // one, as all of a group do.
 void StagedOp::follow() {
   const MutexLock lock(mutex_);
-  has_followed_ = true;
-  if (follows_others_ && is_taken_back_) {
+  if (follows_others_ && is_taken_back_ && reads_) {
     status_ = Status(StatusCode::transport, kLeft);
-  } else if (detach_when_followed_) {
-    OpDecorator::detach_inputs();
   } else if (follows_others_ && copies_ != nullptr) {
     try {
       copies_->begin(/*after_others=*/true);
     } catch (const std::exception& error) {
       status_ = Status(StatusCode::transport, std::string("its device failed: ") + error.what());
     }
+  } else if (detach_when_followed_ && !is_taken_back_) {
+    try {
+      OpDecorator::detach_inputs();
+    } catch (const std::exception& error) {
+      status_ = Status(StatusCode::transport, std::string("what it sends could not be copied: ") + error.what());
+    }
   }
+  has_followed_ = true;
 }
 
 bool StagedOp::detach_inputs() {
@@ -171,15 +174,16 @@ void StagedOp::cancel(LoopToken& token) {
   }
 }
 
-// Stand-ins belong to the operation. One that goes on sends what comes to them from the device, and
-// its caller's stream waits until that is there.
+// Stand-ins belong to the operation: one that goes on sends what comes to them from the device. What
+// the network works on in the device's own memory nobody can copy here, so nothing more of it is
+// posted.
 void StagedOp::on_taken_back(After after) noexcept {
   const MutexLock lock(mutex_);
   is_taken_back_ = true;
-  if (after == After::given_up || copies_ == nullptr || direct() != nullptr) {
+  if (after == After::given_up || copies_ == nullptr) {
     OpDecorator::on_taken_back(after);
-  } else {
-    copies_->hold_current_stream();
+  } else if (direct() != nullptr) {
+    OpDecorator::on_taken_back(After::given_up);
   }
   if (copies_ != nullptr) {
     copies_->stop();

@@ -29,8 +29,9 @@ class StagedOp final : public OpDecorator {
     std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);  // how many have not begun
   };
 
-  // `copies` may be null, and have begun if `after` is empty.
-  StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after);
+  // `copies` may be null, and have begun if `after` is empty; else `reads` says whether it sends
+  // anything of its caller's.
+  StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after, bool reads);
   ~StagedOp() override;
 
   Status start(LoopToken& token) override;
@@ -43,6 +44,7 @@ class StagedOp final : public OpDecorator {
   std::string waits_for() const override;
   bool detach_inputs() override;
   bool can_detach_inputs() const override { return copies_ == nullptr && OpDecorator::can_detach_inputs(); }
+  bool has_detached_inputs() const override { return (!follows_others_ || has_followed_) && OpDecorator::has_detached_inputs(); }
   void cancel(LoopToken& token) override;
   bool is_drained(LoopToken& token) override { return !begun_ || OpDecorator::is_drained(token); }
 
@@ -63,6 +65,7 @@ class StagedOp final : public OpDecorator {
   std::shared_ptr<std::atomic<int>> waiting_;  // until it has begun
   EffectOrder::Earlier after_;                 // those that may not have ended
   const bool follows_others_;
+  const bool reads_;
   std::string first_of_these_;  // for the report of a timeout
   std::uint64_t ticket_ = 0;
   Mutex mutex_;                            // threads may take inputs away while those before it end

@@ -35,7 +35,7 @@ class TensorOp final : public Transport {
     {
       const MemoryLease::Use use(this->lease());
       if (!use && !this->goes_on_alone()) {
-        return Status(StatusCode::closed, "its caller has its memory back");
+        return Status(StatusCode::transport, "its caller has its memory back");
       }
       try {
         held_.fill();

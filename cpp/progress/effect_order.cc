@@ -12,7 +12,18 @@ bool any_overlap(const std::vector<Region>& some, const std::vector<Region>& oth
   });
 }
 
+bool on_device(const Effects& effects) {
+  const auto is_devices = [](const Region& region) { return region.space != 0; };
+  return std::any_of(effects.reads.begin(), effects.reads.end(), is_devices) ||
+         std::any_of(effects.writes.begin(), effects.writes.end(), is_devices);
+}
+
 }  // namespace
+
+bool EffectOrder::Before::over() const {
+  const std::shared_ptr<const Op> one = op.lock();
+  return one == nullptr || one->completion().done() || (until_detached && one->has_detached_inputs());
+}
 
 void Effects::add(const Effects& others) {
   reads.insert(reads.end(), others.reads.begin(), others.reads.end());
@@ -26,13 +37,15 @@ bool conflict(const Effects& a, const Effects& b) {
 EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
   Earlier earlier;
   const MutexLock lock(mutex_);
-  forget_ended();
+  forget_ended(on_device(effects));
   for (const Entry& entry : entries_) {
     const bool writes = any_overlap(entry.effects.writes, effects.writes) || any_overlap(entry.effects.writes, effects.reads);
     const std::shared_ptr<Op> op = entry.op.lock();
     const bool reads = op != nullptr && any_overlap(entry.effects.reads, effects.writes) && !entry.has_ended();
     if (writes || (reads && !op->detach_inputs())) {
-      earlier.push_back(op);
+      earlier.push_back({op});
+    } else if (reads && !op->has_detached_inputs()) {
+      earlier.push_back({op, /*until_detached=*/true});
     }
   }
   return earlier;
@@ -41,10 +54,10 @@ EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
 EffectOrder::Earlier EffectOrder::collectives() {
   Earlier earlier;
   const MutexLock lock(mutex_);
-  forget_ended();
+  forget_ended(/*on_device=*/false);
   for (const Entry& entry : entries_) {
     if (entry.is_collective && !entry.has_ended()) {
-      earlier.push_back(entry.op);
+      earlier.push_back({entry.op});
     }
   }
   return earlier;
@@ -52,13 +65,15 @@ EffectOrder::Earlier EffectOrder::collectives() {
 
 void EffectOrder::add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective, Lasts lasts) {
   const MutexLock lock(mutex_);
-  forget_ended();
+  forget_ended(on_device(effects));
   entries_.push_back({op, std::move(effects), is_collective, std::move(lasts)});
   size_.store(entries_.size(), std::memory_order_release);
 }
 
-void EffectOrder::forget_ended() {
-  std::erase_if(entries_, [](const Entry& entry) { return entry.has_ended() && (entry.lasts == nullptr || !entry.lasts()); });
+void EffectOrder::forget_ended(bool on_device) {
+  std::erase_if(entries_, [on_device](const Entry& entry) {
+    return entry.has_ended() && (entry.lasts == nullptr || (on_device && !entry.lasts()));
+  });
   size_.store(entries_.size(), std::memory_order_release);
 }
 

@@ -26,7 +26,14 @@ bool conflict(const Effects& a, const Effects& b);
 // The operations of a group that were posted and not waited for in the same call. Any thread.
 class EffectOrder {
  public:
-  using Earlier = std::vector<std::weak_ptr<const Op>>;
+  // What an operation comes after.
+  struct Before {
+    std::weak_ptr<const Op> op;
+    bool until_detached = false;  // it only has to have its inputs elsewhere, and need not end
+
+    bool over() const;
+  };
+  using Earlier = std::vector<Before>;
 
   // Whether the effects of an operation that has ended are still to come, as on a device. Does not
   // throw.
@@ -34,8 +41,8 @@ class EffectOrder {
 
   // Those that have to end, or whose effects have to come, before an operation with these effects
   // begins. A message that is only still to be sent from memory that the operation writes need not
-  // end: it is sent from a copy. Of an operation whose effects only are to come the pointer may be
-  // empty.
+  // end: it is sent from a copy, which has to be there. Of an operation whose effects only are to come
+  // the pointer may be empty.
   Earlier before(const Effects& effects);
 
   // All in flight that were added as collectives.
@@ -59,7 +66,9 @@ class EffectOrder {
     }
   };
 
-  void forget_ended() TUCC_REQUIRES(mutex_);
+  // Asks for effects that are still to come only of a call with memory of a device: a host may not
+  // ask while work for a device is captured.
+  void forget_ended(bool on_device) TUCC_REQUIRES(mutex_);
 
   Mutex mutex_;  // threads may call at once
   std::vector<Entry> entries_ TUCC_GUARDED_BY(mutex_);

@@ -91,6 +91,9 @@ class Op {
   virtual bool detach_inputs() { return false; }
   // Whether it could, without doing it.
   virtual bool can_detach_inputs() const { return false; }
+  // Whether the copies are made, once detach_inputs() said yes: one that has not begun may have put
+  // that off. Any thread.
+  virtual bool has_detached_inputs() const { return true; }
 
   // Of an operation that was given up. cancel(): called once, with the baton; asks the transport to
   // let go of the buffers. is_drained(): called after that, with the baton, whether it has; then

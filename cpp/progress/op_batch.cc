@@ -91,6 +91,10 @@ bool OpBatch::can_detach_inputs() const {
   return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->can_detach_inputs(); });
 }
 
+bool OpBatch::has_detached_inputs() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->has_detached_inputs(); });
+}
+
 void OpBatch::cancel(LoopToken& token) {
   for (const auto& part : parts_) {
     part->cancel(token);

@@ -33,6 +33,7 @@ class OpBatch final : public Op {
   Need need_of(const Loss& loss) const override;
   bool detach_inputs() override;
   bool can_detach_inputs() const override;
+  bool has_detached_inputs() const override;
   void cancel(LoopToken& token) override;
   bool is_drained(LoopToken& token) override;
   void let_go() override;

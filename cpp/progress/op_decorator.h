@@ -30,6 +30,7 @@ class OpDecorator : public Op {
   Need need_of(const Loss& loss) const override { return inner_->need_of(loss); }
   bool detach_inputs() override { return inner_->detach_inputs(); }
   bool can_detach_inputs() const override { return inner_->can_detach_inputs(); }
+  bool has_detached_inputs() const override { return inner_->has_detached_inputs(); }
   void cancel(LoopToken& token) override { inner_->cancel(token); }
   bool is_drained(LoopToken& token) override { return inner_->is_drained(token); }
   void let_go() override { inner_->let_go(); }

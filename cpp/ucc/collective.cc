@@ -60,16 +60,13 @@ void Collective::post_pieces(LoopToken& token) {
     errors_before_ = errors_seen_ = ErrorLog::count();
   }
   while (!all_posted() && posted_ - ended_ < pieces_.window) {
-    if (rooms_are_lost_ && !renew_rooms()) {
-      return;
-    }
     const std::optional<Status> arrived = pieces_.flow == nullptr ? Status() : pieces_.flow->arrived(posted_);
     if (!arrived) {
       return;
     }
     status_ = *arrived;
     try {
-      if (status_.ok() && !post_next(token)) {
+      if ((rooms_are_lost_ && !renew_rooms()) || (status_.ok() && !post_next(token))) {
         return;
       }
     } catch (const std::bad_alloc&) {
@@ -88,6 +85,10 @@ void Collective::post_pieces(LoopToken& token) {
 // False if the caller got its memory back and the operation does not go on.
 bool Collective::post_next(LoopToken& token) {
   ucc_coll_args_t args = args_;
+  if (pieces_.sources.empty() && !MemoryLease::Use(lease()) && !goes_on_alone()) {
+    status_ = Status(StatusCode::transport, "its caller has left it before it had begun");
+    return true;
+  }
   if (!load(posted_)) {
     return false;
   }

@@ -153,6 +153,7 @@ void UccWork::Parts::post_and_drive(const WorkHome& home) const {
     home.engine.post_and_wait(op, Deadline(), check_interrupt);
   } catch (...) {
     op->take_back(Op::After::goes_on);
+    wait_for_fences();  // what its caller does next with the tensors comes behind the copies that are queued
     throw;
   }
   counters->waited(Clock::now() - start);

@@ -33,6 +33,7 @@ class FakeOp : public Op {
     Need need = Need::relayed;          // of any lost member
     bool drained = false;               // whether the transport lets go at once of what was given up
     bool detaches = false;              // whether it copies what it still has to send
+    bool detaches_later = false;        // only in detach_now()
     std::function<Status()> finish{};   // in place of finish(), may throw
     std::function<void()> on_start{};   // runs in start(), with the baton
     std::atomic<int>* freed = nullptr;  // counts destructions; must outlive the operation
@@ -90,12 +91,14 @@ class FakeOp : public Op {
     detached_.fetch_add(plan_.detaches ? 1 : 0);
     return plan_.detaches;
   }
+  bool has_detached_inputs() const override { return !plan_.detaches_later || has_detached_.load(); }
   Scope& scope() const override { return plan_.scope == nullptr ? own_scope_ : *plan_.scope; }
   std::string waits_for() const override { return plan_.waits_for; }
   std::string describe() const override { return plan_.name; }
 
   // The rest from any thread.
   void end() { end_.store(true); }
+  void detach_now() { has_detached_.store(true); }
   int starts() const { return starts_.load(); }
   int polls() const { return polls_.load(); }
   int announcements() const { return announcements_.load(); }
@@ -114,6 +117,7 @@ class FakeOp : public Op {
  private:
   const Plan plan_;
   mutable Scope own_scope_{"own"};
+  std::atomic<bool> has_detached_{false};
   int polled_ = 0;  // plain, as in a real operation: only the holder of the baton may touch it
   std::atomic<int> starts_{0};
   mutable std::atomic<int> announcements_{0};

@@ -41,7 +41,7 @@ class EffectOrderTest : public testing::Test {
   static std::vector<const Op*> named(const EffectOrder::Earlier& earlier) {
     std::vector<const Op*> ops;
     for (const auto& each : earlier) {
-      ops.push_back(each.lock().get());
+      ops.push_back(each.op.lock().get());
     }
     return ops;
   }
@@ -68,19 +68,24 @@ TEST_F(EffectOrderTest, AnOperationThatHasEndedIsForgotten) {
   EXPECT_TRUE(order_.empty());
 }
 
+// Only for a call with memory of a device it is asked whether they have come.
 TEST_F(EffectOrderTest, AnOperationWhoseEffectsAreStillToComeIsFollowedAlsoOnceItIsGone) {
+  const Region on_device{.begin = 1000, .item = 100, .space = 1};
   bool lasts = true;
+  int asked = 0;
   {
     auto op = make_op({});
-    order_.add(op, writing(kMemory), true, [&lasts] { return lasts; });
+    order_.add(op, writing(on_device), true, [&] { return ++asked != 0 && lasts; });
     op->completion().complete(Status());
-    EXPECT_EQ(named(order_.before(reading(kPart))), (Ops{op.get()}));
+    EXPECT_EQ(named(order_.before(reading(on_device))), (Ops{op.get()}));
     EXPECT_EQ(named(order_.collectives()), Ops()) << "it has ended";
   }
-  EXPECT_EQ(named(order_.before(reading(kPart))), (Ops{nullptr}));
-  EXPECT_EQ(named(order_.before(reading(kElsewhere))), Ops());
+  EXPECT_EQ(named(order_.before(reading(on_device))), (Ops{nullptr}));
+  EXPECT_EQ(asked, 2);
   lasts = false;
-  EXPECT_EQ(named(order_.before(reading(kPart))), Ops());
+  EXPECT_EQ(named(order_.before(reading(kMemory))), Ops());
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(named(order_.before(reading(on_device))), Ops());
   EXPECT_TRUE(order_.empty());
 }
 
@@ -99,6 +104,17 @@ TEST_F(EffectOrderTest, WhatIsOnlyStillToBeSentIsSentFromACopy) {
   EXPECT_EQ(message->detached(), 0);
   EXPECT_EQ(named(order_.before(writing(kPart))), Ops());
   EXPECT_EQ(message->detached(), 1);
+}
+
+// One that has not begun puts its copy off.
+TEST_F(EffectOrderTest, ACopyThatWasPutOffIsWaitedFor) {
+  const auto message = add(reading(kMemory), {.detaches = true, .detaches_later = true});
+  const EffectOrder::Earlier earlier = order_.before(writing(kPart));
+  ASSERT_EQ(named(earlier), (Ops{message.get()}));
+  EXPECT_FALSE(earlier.front().over());
+  message->detach_now();
+  EXPECT_TRUE(earlier.front().over());
+  EXPECT_FALSE(message->done());
 }
 
 TEST_F(EffectOrderTest, WhatIsWrittenAsWellIsWaitedFor) {

@@ -24,6 +24,7 @@ TEST(OpDecorator, ForwardsEveryMember) {
                               .need = Op::Need::direct,
                               .drained = true,
                               .detaches = true,
+                              .detaches_later = true,
                               .finish = [] { return Status(StatusCode::unsupported, "finish"); }});
   OpDecorator op(inner);
   EXPECT_EQ(op.describe(), "inner");
@@ -39,6 +40,7 @@ TEST(OpDecorator, ForwardsEveryMember) {
   op.announce();
   EXPECT_EQ(inner->announcements(), 1);
   EXPECT_TRUE(op.detach_inputs());
+  EXPECT_FALSE(op.has_detached_inputs());
   op.let_go();
   EXPECT_EQ(inner->let_go_calls(), 1);
   ASSERT_TRUE(rig.engine.with_baton(hard_limit(), [&](LoopToken& token) {

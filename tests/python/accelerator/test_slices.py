@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -251,6 +254,36 @@ def test_a_rest_that_never_comes() -> None:
     said = run_ranks(a_rest_that_never_comes, 2, env=SMALL, group_timeout=1.0)
     what = f"still waited for the rest of its data to come from {device}, and a part of it was sent"
     assert any(what in each for each in said), said
+
+
+def interrupted_between_slices() -> list[float]:
+    """Rank 0 is, with a slice on its way back, and uses its tensor for something else."""
+    tensor, store = (
+        on_device(values(SLICE * SLICES, dist.get_rank())),
+        dist.distributed_c10d._get_default_store(),
+    )
+    if dist.get_rank() == 1:
+        dist.all_reduce(tensor)
+        store.set("interrupted", "over")
+        assert torch.equal(tensor.cpu(), total(SLICE * SLICES))
+        return []
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    accelerators.let_arrive(2)
+    accelerators.set_longest_delay(200_000)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        dist.all_reduce(tensor)
+    except KeyboardInterrupt:
+        tensor.fill_(100)
+        accelerators.let_arrive(None)
+        store.wait(["interrupted"])
+    accelerators.set_longest_delay(100)
+    torch.accelerator.synchronize(0)
+    return tensor.cpu().unique().tolist()
+
+
+def test_interrupted_between_slices() -> None:
+    assert run_ranks(interrupted_between_slices, 2, env=SMALL)[0] == [100.0]
 
 
 def a_device_that_fails_meanwhile() -> None:

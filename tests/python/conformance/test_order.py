@@ -62,6 +62,38 @@ def test_a_message_does_not_wait_for_a_barrier() -> None:
     assert run_ranks(message_after_barrier, 2, group_timeout=30.0) == [[7.0, 2.0]] * 2
 
 
+def written_before_it_is_sent(writer: str) -> list[list[float]]:
+    """Rank 0 sends what comes in part from an operation before, and writes the rest of it later."""
+    store = dist.distributed_c10d._get_default_store()
+    tensor, got = torch.full((8,), -1.0), torch.zeros(8)
+    if dist.get_rank() == 0:
+        works = [dist.irecv(tensor[:4], 1, tag=0), dist.isend(tensor, 1, tag=1)]
+        if writer == "broadcast":
+            works.append(dist.broadcast(tensor[4:], 1, async_op=True))
+        else:
+            works.append(dist.irecv(tensor[4:], 1, tag=2))
+        time.sleep(0.3)  # in which it must not be written
+        store.set("written", "perhaps")
+    else:
+        if writer == "broadcast":
+            dist.broadcast(torch.full((4,), 9.0), 1)
+        else:
+            dist.send(torch.full((4,), 9.0), 0, tag=2)
+        store.wait(["written"])
+        dist.send(torch.full((4,), 5.0), 0, tag=0)
+        works = [dist.irecv(got, 0, tag=1)]
+    for work in works:
+        work.wait()
+    return [tensor.tolist(), got.tolist()]
+
+
+@pytest.mark.parametrize("writer", ["broadcast", "irecv"])
+def test_a_later_write_does_not_reach_a_message(writer: str) -> None:
+    (mine, _), (_, got) = run_ranks(written_before_it_is_sent, 2, writer, group_timeout=30.0)
+    assert mine == [5.0] * 4 + [9.0] * 4
+    assert got == [5.0] * 4 + [-1.0] * 4
+
+
 def chain() -> list[list[float]]:
     """Each operation reads what the one before wrote, in whole or in part, and by other views."""
 

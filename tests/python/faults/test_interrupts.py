@@ -84,6 +84,34 @@ def test_it_ends_within_a_second() -> None:
     assert min(DELAYS) < 1.0, DELAYS
 
 
+def interrupted_in_barrier() -> object:
+    """Rank 0 is, while its barrier waits for an operation before it, and has nothing to send in it."""
+    store = dist.distributed_c10d._get_default_store()
+    tensor = torch.ones(1000)
+    if dist.get_rank() == 1:
+        store.wait(["barrier/interrupted"], timedelta(seconds=60))
+        dist.all_reduce(tensor)
+        dist.barrier()
+        dist.all_reduce(tensor)
+        return tensor.unique().tolist()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    work = dist.all_reduce(tensor, async_op=True)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    kind = "nothing"
+    try:
+        dist.barrier()
+    except KeyboardInterrupt:
+        kind = "KeyboardInterrupt"
+    store.set("barrier/interrupted", "")
+    work.wait()
+    dist.all_reduce(tensor)
+    return kind
+
+
+def test_an_interrupted_barrier_goes_on_behind_what_it_waits_for() -> None:
+    assert run_ranks(interrupted_in_barrier, 2, group_timeout=30.0) == ["KeyboardInterrupt", [4.0]]
+
+
 def sparse(value: float) -> torch.Tensor:
     return torch.sparse_coo_tensor(torch.tensor([[0, 2000]]), torch.full((2, 500), value), (3000, 500))
 
