@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import fcntl
 import functools
 import importlib
 import os
@@ -58,13 +59,16 @@ def _build() -> None:
     """A few seconds where ccache knows the files, else most of a minute."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     source = ROOT / "tests" / "accelerator"
-    for command in (
-        ["cmake", "-S", source, "-B", BUILD, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"],
-        ["cmake", "--build", BUILD, "--parallel", "2"],
-    ):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-        if done.returncode != 0:
-            raise RuntimeError(f"the fake accelerator could not be built:\n{done.stdout}\n{done.stderr}")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:  # of several test runs that share a build folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (
+            ["cmake", "-S", source, "-B", BUILD, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}"],
+            ["cmake", "--build", BUILD, "--parallel", "2"],
+        ):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+            if done.returncode != 0:
+                raise RuntimeError(f"the fake accelerator could not be built:\n{done.stdout}\n{done.stderr}")
 
 
 @functools.cache
