@@ -10,8 +10,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch_ucc.bench.busy import neighbour
@@ -20,7 +20,7 @@ from torch_ucc.testing import RankError, run_ranks
 from random_programs import ending
 from random_programs import rank as ranks
 from random_programs.ending import Ending
-from random_programs.program import Program, Thread, legal
+from random_programs.program import Program
 
 TURN_S, TURN = 30.0, 400
 """After so long, or so many programs, a rank ends, and all are started anew."""
@@ -150,22 +150,6 @@ def once(run: Callable[[str], object]) -> str:
         return last_of(folder).found or why
 
 
-def smaller(program: Program) -> Iterator[Program]:
-    if len(program.threads) > 1:
-        for i in range(len(program.threads)):
-            yield replace(program, threads=program.threads[:i] + program.threads[i + 1 :])
-    for i, thread in enumerate(program.threads):
-        steps = thread.steps
-        for size in (len(steps) // 2, len(steps) // 4, 1):
-            for at in range(0, len(steps), max(size, 1)):
-                kept = Thread(steps[:at] + steps[at + max(size, 1) :])
-                yield legal(replace(program, threads=(*program.threads[:i], kept, *program.threads[i + 1 :])))
-
-
-def size_of(case: Program | Ending) -> int:
-    return case.size if isinstance(case, Ending) else sum(len(each.steps) for each in case.threads)
-
-
 def shrunk(case: Program | Ending, backend: str) -> str:
     end, found = time.monotonic() + SHRINK_S, tried(case, 10, backend)
     if not found:
@@ -173,10 +157,10 @@ def shrunk(case: Program | Ending, backend: str) -> str:
     again = True
     while again and time.monotonic() < end:
         again = False
-        for candidate in case.smaller() if isinstance(case, Ending) else smaller(case):
+        for candidate in case.smaller():
             if time.monotonic() > end:
                 break
-            if size_of(candidate) < size_of(case) and (text := tried(candidate, 10, backend)):
+            if candidate.size < case.size and (text := tried(candidate, 10, backend)):
                 case, found, again = candidate, text, True
                 break
     return f"as small as it gets:\n{case}\n{found[:3000]}"

@@ -101,6 +101,22 @@ class Program:
     def base_numel(self) -> int:
         return 3 * self.unit * self.ranks + 8
 
+    @property
+    def size(self) -> int:
+        return sum(len(each.steps) for each in self.threads)
+
+    def smaller(self) -> Iterator[Program]:
+        threads = self.threads
+        if len(threads) > 1:
+            for i in range(len(threads)):
+                yield replace(self, threads=threads[:i] + threads[i + 1 :])
+        for i, thread in enumerate(threads):
+            steps = thread.steps
+            for size in (len(steps) // 2, len(steps) // 4, 1):
+                for at in range(0, len(steps), max(size, 1)):
+                    kept = Thread(steps[:at] + steps[at + max(size, 1) :])
+                    yield legal(replace(self, threads=(*threads[:i], kept, *threads[i + 1 :])))
+
     def __str__(self) -> str:
         lines = [f"{self.dtype}, unit {self.unit}, {self.ranks} ranks, groups {list(self.groups)}"]
         for number, thread in enumerate(self.threads):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import os
 import random
 import sys
 import threading
@@ -329,6 +330,12 @@ def draw(seed: int, number: int, ranks: int, plain: bool) -> Program:
     return Draw(f"{seed} {number}", ranks, plain=plain).program()
 
 
+def report(folder: str, number: int, found: str = "", is_ending: bool = False) -> None:
+    """What this rank runs, for `last_of` in __main__, and what it found."""
+    about = {"number": number, "is_ending": is_ending, "found": found, "at": time.time()}
+    (Path(folder) / f"rank{os.environ['RANK']}.json").write_text(json.dumps(about))
+
+
 def run(seed: int, first: int, seconds: float, most: int, plain: bool, folder: str) -> tuple[int, bool]:
     """Programs from the number `first` on; how many were run, and whether the last was right, too."""
     rank, store, began = dist.get_rank(), dist.distributed_c10d._get_default_store(), time.monotonic()
@@ -340,12 +347,10 @@ def run(seed: int, first: int, seconds: float, most: int, plain: bool, folder: s
             store.set(f"programs/{count}", "1" if go_on else "0")
         if store.get(f"programs/{count}") == b"0":
             return count, True
-        report = Path(folder) / f"rank{rank}.json"
-        about = {"number": first + count, "is_ending": False}
-        report.write_text(json.dumps({**about, "found": "", "at": 0}))
+        report(folder, first + count)
         found = play(draw(seed, first + count, size, plain), f"programs/{first + count}")
         if found:
-            report.write_text(json.dumps({**about, "found": found, "at": time.time()}))
+            report(folder, first + count, found)
             return count, False
     return most, True
 
@@ -354,7 +359,5 @@ def repeat(program: Program, times: int, folder: str) -> None:
     for count in range(times):
         found = play(program, f"again/{count}")
         if found:
-            name = f"rank{dist.get_rank()}.json"
-            text = json.dumps({"number": count, "is_ending": False, "found": found, "at": time.time()})
-            (Path(folder) / name).write_text(text)
+            report(folder, count, found)
             return

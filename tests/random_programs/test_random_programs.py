@@ -12,7 +12,7 @@ from torch_ucc.testing import run_ranks
 
 from random_programs import ending
 from random_programs import rank as ranks
-from random_programs.__main__ import last_of, smaller, tried
+from random_programs.__main__ import last_of, tried
 from random_programs.ending import Ending
 from random_programs.program import Draw, Program, Step, Thread, View, legal
 from random_programs.reference import Reference, reduced
@@ -107,7 +107,7 @@ def test_reductions_of_the_model() -> None:
 def test_smaller_programs_are_smaller() -> None:
     program = Draw("7 3", 3).program()
     size = sum(len(thread.steps) for thread in program.threads)
-    assert any(sum(len(thread.steps) for thread in each.threads) < size for each in smaller(program))
+    assert any(sum(len(thread.steps) for thread in each.threads) < size for each in program.smaller())
 
 
 @pytest.mark.parametrize(("count", "backend"), [(2, "ucc"), (3, "ucc"), (3, "gloo")])

@@ -84,6 +84,16 @@ def test_it_ends_within_a_second() -> None:
     assert min(DELAYS) < 1.0, DELAYS
 
 
+def soon_interrupted(call: Callable[[], object]) -> str:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        call()
+    except KeyboardInterrupt:
+        return "KeyboardInterrupt"
+    return "nothing"
+
+
 def interrupted_in_barrier() -> object:
     """Rank 0 is, while its barrier waits for an operation before it, and has nothing to send in it."""
     store = dist.distributed_c10d._get_default_store()
@@ -94,14 +104,8 @@ def interrupted_in_barrier() -> object:
         dist.barrier()
         dist.all_reduce(tensor)
         return tensor.unique().tolist()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     work = dist.all_reduce(tensor, async_op=True)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    kind = "nothing"
-    try:
-        dist.barrier()
-    except KeyboardInterrupt:
-        kind = "KeyboardInterrupt"
+    kind = soon_interrupted(dist.barrier)
     store.set("barrier/interrupted", "")
     work.wait()
     dist.all_reduce(tensor)
@@ -125,13 +129,7 @@ def interrupted_while_sparse() -> object:
         dist.all_reduce(tensor)
         store.set("sparse/over", "")
         return tensor.to_dense()[[0, 1, 2000]].unique().tolist()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    kind = "nothing"
-    try:
-        dist.all_reduce(tensor)
-    except KeyboardInterrupt:
-        kind = "KeyboardInterrupt"
+    kind = soon_interrupted(lambda: dist.all_reduce(tensor))
     tensor.values().fill_(100)
     store.set("sparse/interrupted", "")
     store.wait(["sparse/over"], timedelta(seconds=60))
