@@ -292,9 +292,8 @@ void UccBackend::wait_for_earlier(const Call& call, c10::ArrayRef<Prepared*> all
     }
   }
   if (follows) {
-    Fence results(lanes_.of(*context_->direct()->device_of_collectives).to_device);
-    results.raise();
-    results.block_current_stream();
+    const c10::Device device = *context_->direct()->device_of_collectives;
+    Fence::order(lanes_.of(device).to_device, Fence::current_stream(device));
   }
 }
 
@@ -303,7 +302,7 @@ UccBackend::WorkPtr UccBackend::dispatch(Outgoing&& outgoing) {
     if (outgoing.copies != nullptr) {
       outgoing.parts.fences.push_back(outgoing.copies->done());
     }
-    // A message that a collective has to wait for, on another rank, does not wait for that collective here.
+    // A message does not wait for collectives: another rank may need it before it calls them.
     const StagedOp::Line& line = outgoing.is_collective ? collectives_ : messages_;
     if (outgoing.copies != nullptr || !outgoing.after.empty() || line.waiting->load(std::memory_order_relaxed) != 0) {
       outgoing.op = std::make_shared<StagedOp>(std::move(outgoing.op), outgoing.copies, line, std::move(outgoing.after),

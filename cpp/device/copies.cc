@@ -127,9 +127,7 @@ void Copies::begin(bool after_others) {
   const c10::StreamGuard guard(stream);
   called_->block(stream);
   if (after_others) {
-    Fence others(done_->stream());
-    others.raise();
-    others.block(stream);
+    Fence::order(done_->stream(), stream);
   }
   try {
     for (std::size_t slice = 0; slice < arrived_.size(); ++slice) {

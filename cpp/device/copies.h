@@ -108,9 +108,9 @@ class Copies final : public PieceFlow {
   std::vector<std::shared_ptr<Fence>> arrived_;  // by slice
   std::vector<Twin> twins_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_host_;
-  std::optional<Cut> cut_;  // in one slice without
-  Mutex back_mutex_;        // a thread may stop the copies back while another queues them
-  std::size_t back_ = 0;    // slices whose copies back are queued, or will not be
+  std::optional<Cut> cut_;                             // in one slice without
+  Mutex back_mutex_;                                   // a thread may stop the copies back while another queues them
+  std::size_t back_ TUCC_GUARDED_BY(back_mutex_) = 0;  // slices whose copies back are queued, or will not be
   bool stopped_ TUCC_GUARDED_BY(back_mutex_) = false;
   std::atomic<bool> hold_up_{false};
   std::shared_ptr<Direct> direct_;

@@ -92,8 +92,8 @@ bool StagedOp::has_arrived() {
   return arrived_;
 }
 
-// What it sends is in its tensors from now on. An operation that writes to them begins after this
-// one, as all of a group do.
+// Its tensors now hold what it sends. A later operation that writes to them waits until this function
+// has made the copy (EffectOrder::before()).
 void StagedOp::follow() {
   const MutexLock lock(mutex_);
   if (follows_others_ && is_taken_back_ && reads_) {

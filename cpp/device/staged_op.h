@@ -18,19 +18,19 @@
 
 namespace torch_ucc {
 
-// The collectives of a group begin in the order in which they were called, and so do its messages:
-// those that are called while one has not begun are made to wait in the same way, even if nothing
-// else holds them back.
+// The collectives of a group begin in the order of their calls. While one of them has not begun, each
+// later collective becomes a StagedOp, too, and waits for its ticket. The messages of a group keep
+// their own order in the same way. Messages and collectives do not wait for each other.
 class StagedOp final : public OpDecorator {
  public:
-  // Those of a group that begin one after the other.
+  // The order in which the collectives of a group begin, or its messages.
   struct Line {
     std::shared_ptr<Turns> turns = std::make_shared<Turns>();
     std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);  // how many have not begun
   };
 
-  // `copies` may be null, and have begun if `after` is empty; else `reads` says whether it sends
-  // anything of its caller's.
+  // `copies` may be null. If `after` is empty, they have begun. `reads`: whether the operation sends
+  // data of its caller.
   StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after, bool reads);
   ~StagedOp() override;
 

@@ -41,7 +41,7 @@ EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
   for (const Entry& entry : entries_) {
     const bool writes = any_overlap(entry.effects.writes, effects.writes) || any_overlap(entry.effects.writes, effects.reads);
     const std::shared_ptr<Op> op = entry.op.lock();
-    const bool reads = op != nullptr && any_overlap(entry.effects.reads, effects.writes) && !entry.has_ended();
+    const bool reads = !entry.has_ended() && any_overlap(entry.effects.reads, effects.writes);
     if (writes || (reads && !op->detach_inputs())) {
       earlier.push_back({op});
     } else if (reads && !op->has_detached_inputs()) {

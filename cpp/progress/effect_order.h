@@ -26,23 +26,22 @@ bool conflict(const Effects& a, const Effects& b);
 // The operations of a group that were posted and not waited for in the same call. Any thread.
 class EffectOrder {
  public:
-  // What an operation comes after.
+  // An operation that a later one has to wait for.
   struct Before {
     std::weak_ptr<const Op> op;
-    bool until_detached = false;  // it only has to have its inputs elsewhere, and need not end
+    bool until_detached = false;  // the later one waits for a copy of its inputs only, not for its end
 
     bool over() const;
   };
   using Earlier = std::vector<Before>;
 
-  // Whether the effects of an operation that has ended are still to come, as on a device. Does not
-  // throw.
+  // Whether the result of an operation that has ended is still on its way to a device. Does not throw.
   using Lasts = std::function<bool()>;
 
-  // Those that have to end, or whose effects have to come, before an operation with these effects
-  // begins. A message that is only still to be sent from memory that the operation writes need not
-  // end: it is sent from a copy, which has to be there. Of an operation whose effects only are to come
-  // the pointer may be empty.
+  // The operations that an operation with these effects has to wait for. It waits for each until it
+  // has ended. It waits for a message that only reads memory which the operation writes until that
+  // message has a copy of its data. An operation that has ended, but whose result is still on its way
+  // to a device, is in the list as well; its pointer may be empty.
   Earlier before(const Effects& effects);
 
   // All in flight that were added as collectives.
@@ -50,7 +49,8 @@ class EffectOrder {
 
   void add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective, Lasts lasts = nullptr);
 
-  // Whether nothing is in flight, and no effect is to come. A call of the same thread that was added before is seen.
+  // Whether no operation is in flight, and no result on its way to a device. Sees every operation that
+  // the calling thread has added.
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 
  private:
@@ -60,14 +60,11 @@ class EffectOrder {
     bool is_collective;
     Lasts lasts;
 
-    bool has_ended() const {
-      const std::shared_ptr<const Op> one = op.lock();
-      return one == nullptr || one->completion().done();
-    }
+    bool has_ended() const { return Before{op}.over(); }
   };
 
-  // Asks for effects that are still to come only of a call with memory of a device: a host may not
-  // ask while work for a device is captured.
+  // `on_device`: the call uses memory of a device. Only such a call queries events of the device, since
+  // a query is an error while the thread captures a graph.
   void forget_ended(bool on_device) TUCC_REQUIRES(mutex_);
 
   Mutex mutex_;  // threads may call at once

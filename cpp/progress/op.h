@@ -91,8 +91,8 @@ class Op {
   virtual bool detach_inputs() { return false; }
   // Whether it could, without doing it.
   virtual bool can_detach_inputs() const { return false; }
-  // Whether the copies are made, once detach_inputs() said yes: one that has not begun may have put
-  // that off. Any thread.
+  // After detach_inputs() returned true: whether the copies exist. An operation that has not begun
+  // makes them later. Any thread.
   virtual bool has_detached_inputs() const { return true; }
 
   // Of an operation that was given up. cancel(): called once, with the baton; asks the transport to
@@ -132,9 +132,9 @@ class Op {
 
  protected:
   // The last look at the caller's memory: copies what the transport may still read or, if the
-  // operation goes on, what it has not sent yet. An operation with parts takes theirs back. Without
-  // memory for a copy the process ends, since peers would take for data what the caller writes there
-  // next.
+  // operation goes on, what it has not sent yet. An operation with parts takes theirs back. If there
+  // is no memory for a copy, the process ends: its peers would otherwise receive what the caller
+  // writes there next.
   virtual void on_taken_back(After /*after*/) noexcept {}
 
  private:

@@ -66,7 +66,7 @@ void Collective::post_pieces(LoopToken& token) {
     }
     status_ = *arrived;
     try {
-      if ((rooms_are_lost_ && !renew_rooms()) || (status_.ok() && !post_next(token))) {
+      if (status_.ok() && ((rooms_are_lost_ && !renew_rooms()) || !post_next(token))) {
         return;
       }
     } catch (const std::bad_alloc&) {
@@ -115,7 +115,7 @@ bool Collective::post_next(LoopToken& token) {
     return true;
   }
   if (const ucc_status_t status = ucc_collective_post(request); status != UCC_OK) {
-    leaves_requests_ = rooms_are_lost_ = true;  // some of its messages may be under way
+    leaves_requests_ = true;  // some of its messages may be under way
     status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_post").message());
     return true;
   }

@@ -26,7 +26,7 @@ struct Message {
   int peer = 0;          // rank of the group; kAnyRank for a receive from the rank that sends first
   void* data = nullptr;  // `bytes` of it
   std::size_t bytes = 0;
-  bool is_callers = true;  // else it is the operation's own, which needs no lease
+  bool is_callers = true;  // false: the memory belongs to the operation, and needs no lease
   // Nothing for memory of the host, which is copied within a Use of the operation's lease, and never
   // seen by UCX. Else a type that UcxWorker::memory_type() knows: UCX works on that memory itself,
   // which must live until the operation was dropped.

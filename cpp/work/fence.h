@@ -27,6 +27,13 @@ class Fence {
 
   const c10::Stream& stream() const { return stream_; }
 
+  // What is queued on `later` from now on runs behind all that is queued on `earlier` by now.
+  static void order(const c10::Stream& earlier, const c10::Stream& later) {
+    Fence fence(earlier);
+    fence.raise();
+    fence.block(later);
+  }
+
   static c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
  private:
