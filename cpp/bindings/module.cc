@@ -48,6 +48,16 @@ void raise_python_signals() {
   }
 }
 
+// KeyboardInterrupt or SystemExit, which are no failures of the code that they leave.
+bool is_python_interrupt(const std::exception& error) {
+  const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
+  if (raised == nullptr) {
+    return false;
+  }
+  const py::gil_scoped_acquire gil;
+  return !raised->matches(PyExc_Exception);
+}
+
 Place find_place(const c10::intrusive_ptr<c10d::Store>& store, int rank, milliseconds timeout, std::string group_id,
                  std::shared_ptr<const World> world, std::vector<std::int64_t> global_ranks, const Settings& settings) {
   return for_user([&] {
@@ -242,6 +252,7 @@ void bind_trace(py::module_& module) {
 PYBIND11_MODULE(_core, module) {
   py::module_::import("torch._C._distributed_c10d");  // the base classes
   torch_ucc::interrupt_check.store(torch_ucc::raise_python_signals);
+  torch_ucc::is_interrupt.store(torch_ucc::is_python_interrupt);
   torch_ucc::bind_settings(module);
   torch_ucc::bind_backend(module);
   torch_ucc::bind_probe(module);

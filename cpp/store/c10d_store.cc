@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "base/status.h"
 
 namespace torch_ucc {
@@ -17,6 +18,9 @@ auto calling_store(const char* what, Call&& call) -> decltype(call()) {
   try {
     return call();
   } catch (const std::exception& error) {
+    if (const IsInterrupt check = is_interrupt.load(std::memory_order_acquire); check != nullptr && check(error)) {
+      throw;
+    }
     throw StatusError(Status(StatusCode::transport, std::string("the job's store failed on ") + what + ": " + error.what()));
   }
 }

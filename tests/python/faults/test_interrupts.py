@@ -199,6 +199,29 @@ def test_ctrl_c_ends_init(calls: int) -> None:
     assert told[0] == "KeyboardInterrupt: ", told
 
 
+class Interrupted(Counting):
+    """Ctrl-C comes while the store is in Python."""
+
+    def _note(self, what: str, keys: object) -> None:
+        super()._note(what, keys)
+        raise KeyboardInterrupt
+
+
+def interrupted_in_the_store() -> str:
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = Interrupted(dist.TCPStore(host, port, is_master=False))
+    try:
+        dist.init_process_group("ucc", store=store, rank=int(os.environ["RANK"]), world_size=2)
+    except BaseException as caught:
+        return f"{type(caught).__name__}: {str(caught)[:300]}"
+    return "nothing"
+
+
+def test_ctrl_c_in_a_store_of_python_ends_init() -> None:
+    told = run_ranks(interrupted_in_the_store, 2, init=False)
+    assert told == ["KeyboardInterrupt: "] * 2, told
+
+
 def drives_without_the_gil(fifo: str) -> float:
     """Rank 0 waits while another thread of it keeps the GIL until rank 1 has its result."""
     rank, group = dist.get_rank(), dist.new_group([0, 1])
