@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <sstream>
 #include <string>
 
 #include "base/status.h"
@@ -41,6 +43,37 @@ UccContextConfig read_ucc_context_config(const NamedValues& options) {
                             "ucc_context_config_modify " + text));
   }
   return config;
+}
+
+std::string tls_without_cma(const std::string& tls) {
+  if (tls.rfind('^', 0) == 0) {
+    return (',' + tls.substr(1) + ',').find(",cma,") == std::string::npos ? tls + ",cma" : tls;
+  }
+  std::string kept;
+  std::istringstream names(tls.empty() ? "all" : tls);
+  for (std::string name; std::getline(names, name, ',');) {
+    if (name == "all") {
+      return "^cma";
+    }
+    if (name != "cma") {
+      kept += (kept.empty() ? "" : ",") + (name == "sm" || name == "shm" ? "mm" : name);
+    }
+  }
+  return kept.empty() ? "^cma" : kept;
+}
+
+NamedValues without_cma(NamedValues ucx) {
+  const auto told = std::find_if(ucx.rbegin(), ucx.rend(), [](const auto& each) { return each.first == "TLS"; });
+  if (told != ucx.rend()) {
+    told->second = tls_without_cma(told->second);
+    return ucx;
+  }
+  const char* tls = std::getenv("UCC_UCX_TLS");  // NOLINT(concurrency-mt-unsafe): see base/environment.h
+  if (tls == nullptr) {
+    tls = std::getenv("UCX_TLS");  // NOLINT(concurrency-mt-unsafe): see base/environment.h
+  }
+  ucx.emplace_back("TLS", tls_without_cma(tls == nullptr ? "" : tls));
+  return ucx;
 }
 
 }  // namespace torch_ucc

@@ -36,5 +36,19 @@ TEST_P(UccContextConfigRefusal, WhatIsNoOptionOfAContextIsNamed) {
 INSTANTIATE_TEST_SUITE_P(All, UccContextConfigRefusal,
                          testing::Values("NO_SUCH_OPTION", "CLS", "TL_UCP_ALLREDUCE_KN_RADIX", "TL_NOWHERE_TUNE", "TL_UCP"));
 
+TEST(TlsWithoutCma, LeavesItOutHoweverTheTransportsAreNamed) {
+  EXPECT_EQ(tls_without_cma(""), "^cma");
+  EXPECT_EQ(tls_without_cma("all"), "^cma");
+  EXPECT_EQ(tls_without_cma("^tcp"), "^tcp,cma");
+  EXPECT_EQ(tls_without_cma("^cma,tcp"), "^cma,tcp");
+  EXPECT_EQ(tls_without_cma("posix,cma,self"), "posix,self");
+  EXPECT_EQ(tls_without_cma("sm,self,tcp"), "mm,self,tcp");
+}
+
+TEST(TlsWithoutCma, OfSeveralValuesTheLastCounts) {
+  const NamedValues told = without_cma({{"TLS", "tcp"}, {"NET_DEVICES", "lo"}, {"TLS", "all"}});
+  EXPECT_EQ(told, (NamedValues{{"TLS", "tcp"}, {"NET_DEVICES", "lo"}, {"TLS", "^cma"}}));
+}
+
 }  // namespace
 }  // namespace torch_ucc
