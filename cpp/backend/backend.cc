@@ -113,9 +113,9 @@ Call UccBackend::call(const Operation& op, int peer, int tag) const {
 }
 
 const Status* UccBackend::failure() const {
-  const Scope& scope = membership_.team->scope();
-  if (scope.failed()) {
-    return &scope.failure();
+  const FailureDomain& domain = membership_.team->domain();
+  if (domain.failed()) {
+    return &domain.failure();
   }
   return context_->engine().failed() ? &context_->engine().failure() : nullptr;
 }
@@ -398,7 +398,7 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
   outgoing.copies = staging.begin(each);
   outgoing.parts = parts_of(*call.op, route_of(call, all.front()));
   put_in_order(call, each, outgoing);
-  auto batch = std::make_shared<OpBatch>(membership_.team->scope(), call.describe());
+  auto batch = std::make_shared<OpBatch>(membership_.team->domain(), call.describe());
   UccWork::Parts& parts = outgoing.parts;
   for (Prepared& prepared : all) {
     parts.inputs.insert(parts.inputs.end(), prepared.inputs.begin(), prepared.inputs.end());
@@ -425,7 +425,7 @@ Coalescing* UccBackend::open_coalescing() const {
 void UccBackend::startCoalescing() {
   const Call call = this->call(operation::kCoalesced);
   Coalescing coalescing;
-  coalescing.batch = std::make_shared<OpBatch>(membership_.team->scope(), coalesced_name_);
+  coalescing.batch = std::make_shared<OpBatch>(membership_.team->domain(), coalesced_name_);
   coalescings::open(home_->group, std::move(coalescing));
 }
 
@@ -674,15 +674,15 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
   refuse_forked_child("monitored_barrier of group '" + info_->name + "'");
   const bool own = opts.timeout != c10d::kUnsetTimeout;
   // Earlier groups may have used the same store under the same name.
-  const std::string name = context_->scope() + "/monitored_barrier/" + std::to_string(membership_.team->id());
+  const std::string name = context_->key_prefix() + "/monitored_barrier/" + std::to_string(membership_.team->id());
   // Of use after a failure, so one that is not the end of a rank is no reason to give up.
   const MonitoredBarrier barrier{
       *spec_.store, name, rank_, size_, monitored_barriers_.fetch_add(1) + 1, [this] {
         if (closed_.load(std::memory_order_acquire)) {
           throw StatusError(Status(StatusCode::closed, "the group was shut down during monitored_barrier"));
         }
-        if (const Scope& scope = membership_.team->scope(); scope.has_lost()) {
-          throw StatusError(scope.losses().front().reason);
+        if (const FailureDomain& domain = membership_.team->domain(); domain.has_lost()) {
+          throw StatusError(domain.losses().front().reason);
         }
       }};
   trace::Call event;
@@ -724,7 +724,7 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::shrink(const std::vector<std::int6
                                                      const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   refuse_forked_child("shrinking group '" + info_->name + "'");
   if (shrink_flags != 0) {
-    context_->engine().fail(membership_.team->scope(),
+    context_->engine().fail(membership_.team->domain(),
                             Status(StatusCode::closed, "group '" + info_->name + "' was shrunk while it was in flight"));
   }
   std::string name = info_->name + ":without";
@@ -805,7 +805,7 @@ void UccBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10
 void UccBackend::waitForPendingWorks() {
   refuse_forked_child("waiting for the operations of group '" + info_->name + "'");
   const Deadline deadline = Deadline::after(milliseconds(timeout_ms_.load()));
-  const bool drained = context_->engine().drain(membership_.team->scope(), deadline) || failure() != nullptr;
+  const bool drained = context_->engine().drain(membership_.team->domain(), deadline) || failure() != nullptr;
   if (!drained || (hook_ != nullptr && !hook_->wait(deadline))) {
     throw_for_user(Status(StatusCode::timeout, "operations of group '" + info_->name + "' had not ended at its timeout"));
   }

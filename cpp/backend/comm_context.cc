@@ -256,15 +256,15 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
       rank_(group.rank),
       worker_(settings_.ucx),
       peers_(exchange_records(group, settings_, prefix, bell_, worker_)),
-      scope_(prefix.text()),
+      key_prefix_(prefix.text()),
       bells_(find_bells(peers_, rank_)),
       plan_(neighbourhoods(peers_)),
       direct_(std::make_shared<Direct>()),
-      oob_(*store_, scope_, rank_, static_cast<int>(global_ranks_.size())),
+      oob_(*store_, key_prefix_, rank_, static_cast<int>(global_ranks_.size())),
       transports_(ucc_, worker_, *direct_, [this](const std::string& note) { on_note(note); }),
       engine_(transports_, park_policy(settings_, ranks_on_cores(peers_, rank_)), std::move(bell_),
               {.verdict = kVerdict, .quiet = kQuiet}),
-      control_scope_(std::make_shared<Scope>("control")) {
+      control_domain_(std::make_shared<FailureDomain>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);
   find_direct_messages();
   std::vector<std::string> addresses;
@@ -279,7 +279,7 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
   Bells bells = bells_of(everybody);
   {
     const MutexLock lock(mutex_);
-    members_.emplace(control_scope_.get(), Member{control_scope_, kControlTeam, everybody});
+    members_.emplace(control_domain_.get(), Member{control_domain_, kControlTeam, everybody});
   }
   const GiveUp give_up = unless_gone(group.name, everybody);
   watch_.emplace(processes(), open_lines(give_up, deadline), [this](const Notice& notice) { return on_end(notice); });
@@ -289,7 +289,7 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
   // UCC looks at the current device as it starts.
   const std::optional<c10::Device> device = settings_.native.empty() ? std::nullopt : Direct::use_current_device();
   engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, settings_.ucc, settings_.ucx); });
-  control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells), control_scope_);
+  control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), rank_, std::move(bells), control_domain_);
   const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
   create->set_deadline(deadline);
   throw_if_error(engine_.run(create));
@@ -343,7 +343,7 @@ MemoryTypes<ucc_memory_type_t>::Entry CommContext::native_memory(const std::stri
     return {std::nullopt, "UCC knows no memory of the type '" + name + "'"};
   }
   const auto alone = std::make_shared<UccTeam>(UccTeam::kMaxId, std::vector<std::uint64_t>{static_cast<std::uint64_t>(rank_)}, 0,
-                                               Bells{}, std::make_shared<Scope>("alone"));
+                                               Bells{}, std::make_shared<FailureDomain>("alone"));
   const auto create = std::make_shared<CreateTeam>(alone, ucc_, "alone");
   create->set_deadline(deadline);
   if (const Status created = engine_.run(create); !created.ok()) {  // the others wait for the vote
@@ -384,7 +384,7 @@ std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadli
   if (plan_.hosts() < 2 || !settings_.life_lines) {
     return nullptr;
   }
-  const auto key = [&](std::uint64_t position) { return scope_ + "/line/" + std::to_string(position); };
+  const auto key = [&](std::uint64_t position) { return key_prefix_ + "/line/" + std::to_string(position); };
   auto lines = std::make_unique<LifeLines>(self, peers_.size(), plan_.count_to(self));
   store_->set(key(self), lines->address());
   for (const std::uint64_t peer : plan_.from(self)) {
@@ -459,7 +459,7 @@ std::vector<std::uint64_t> CommContext::lost_with(const Notice& notice) {
 
 // In the watching thread.
 void CommContext::on_end(const Notice& notice) {
-  std::vector<std::pair<std::shared_ptr<Scope>, Loss>> losses;
+  std::vector<std::pair<std::shared_ptr<FailureDomain>, Loss>> losses;
   {
     const std::vector<std::uint64_t> lost = lost_with(notice);
     const MutexLock lock(mutex_);
@@ -467,16 +467,16 @@ void CommContext::on_end(const Notice& notice) {
       if (!gone_.try_emplace(position, StatusCode::peer_gone, describe(position) + what_happened(notice.how)).second) {
         continue;
       }
-      for (const auto& [scope, member] : members_) {
+      for (const auto& [domain, member] : members_) {
         const auto at = std::find(member.positions.begin(), member.positions.end(), position);
         if (at != member.positions.end()) {
-          losses.emplace_back(member.scope, loss_in(member, static_cast<int>(at - member.positions.begin())));
+          losses.emplace_back(member.domain, loss_in(member, static_cast<int>(at - member.positions.begin())));
         }
       }
     }
   }
-  for (auto& [scope, loss] : losses) {
-    engine_.lose(*scope, std::move(loss));
+  for (auto& [domain, loss] : losses) {
+    engine_.lose(*domain, std::move(loss));
   }
 }
 
@@ -584,7 +584,7 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
   std::int64_t id = kFirstGroup;  // on a context that is to be made
   NamedValues decided = own;
   if (group.rank == 0) {
-    id += wanted == nullptr ? 0 : wanted->store_->add(wanted->scope_ + "/teams", 1);
+    id += wanted == nullptr ? 0 : wanted->store_->add(wanted->key_prefix_ + "/teams", 1);
     NamedValues said{{"id", std::to_string(id)}};
     said.insert(said.end(), own.begin(), own.end());
     group.store->set(key, encode_values(said));
@@ -631,7 +631,7 @@ void CommContext::refuse(const GroupSpec& group, std::uint16_t id, const Status&
       members.push_back({position, bell_of(position)});
     }
   }
-  const auto channel = std::make_shared<Channel>(worker_, TagLayout::kNotes, std::move(members), 0, control_scope_);
+  const auto channel = std::make_shared<Channel>(worker_, TagLayout::kNotes, std::move(members), 0, control_domain_);
   engine_.post(std::make_shared<Notes>(channel, messages, note), Follow::leaves);
 }
 
@@ -644,18 +644,18 @@ void CommContext::on_note(const std::string& note) {
     return;
   }
   const Status reason(StatusCode::closed, std::string(after + 1, end));
-  std::shared_ptr<Scope> scope;
+  std::shared_ptr<FailureDomain> domain;
   {
     const MutexLock lock(mutex_);
     refused_.emplace(id, reason);
     for (const auto& [key, member] : members_) {
       if (member.id == id) {
-        scope = member.scope;
+        domain = member.domain;
       }
     }
   }
-  if (scope != nullptr) {
-    engine_.fail(*scope, reason);
+  if (domain != nullptr) {
+    engine_.fail(*domain, reason);
   }
 }
 
@@ -671,17 +671,17 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
     channel_members.push_back({member, bell_of(member)});
   }
   Bells bells = bells_of(members);
-  const auto scope = std::make_shared<Scope>(group.name);
-  scope->set_observer([this, id, members] { return observe(id, members); });
+  const auto domain = std::make_shared<FailureDomain>(group.name);
+  domain->set_observer([this, id, members] { return observe(id, members); });
   {
     const MutexLock lock(mutex_);
     throw_if_gone(group.name, members);
     if (const auto it = refused_.find(id); it != refused_.end()) {
       throw StatusError(it->second);
     }
-    members_.emplace(scope.get(), Member{scope, id, members});
+    members_.emplace(domain.get(), Member{domain, id, members});
   }
-  auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells), scope);
+  auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells), domain);
   auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);
   create->set_deadline(Deadline::after(group.timeout));
   {
@@ -689,7 +689,7 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
     if (const Status created = engine_.run(create); !created.ok()) {
       {
         const MutexLock members_lock(mutex_);
-        members_.erase(scope.get());
+        members_.erase(domain.get());
       }
       explaining_scarcity("", [&] { throw_if_error(created); });
     }
@@ -702,7 +702,7 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
   if (id == kFirstGroup) {
     founder_open_.store(true);
   }
-  return {team, std::make_shared<Channel>(worker_, id, std::move(channel_members), group.rank, scope)};
+  return {team, std::make_shared<Channel>(worker_, id, std::move(channel_members), group.rank, domain)};
 }
 
 void CommContext::leave(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit) {
@@ -710,14 +710,14 @@ void CommContext::leave(const std::shared_ptr<UccTeam>& team, const std::string&
   if (team->id() == kFirstGroup) {
     founder_open_.store(false);
   }
-  if (engine_.drain(team->scope(), deadline)) {
+  if (engine_.drain(team->domain(), deadline)) {
     engine_.with_baton(Deadline::after(kForOurselves), [&](LoopToken& token) { team->destroy(token); });
   } else {
-    engine_.fail(team->scope(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"));
+    engine_.fail(team->domain(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"));
   }
   {
     const MutexLock lock(mutex_);
-    members_.erase(&team->scope());
+    members_.erase(&team->domain());
     if (--open_teams_ != 0) {
       return;
     }
@@ -757,7 +757,7 @@ bool CommContext::agree_to_close(Deadline deadline) {
   if (engine_.left_behind()) {
     return false;
   }
-  const std::shared_ptr<Op> steps[] = {std::make_shared<FlushWorker>(worker_, *control_scope_),
+  const std::shared_ptr<Op> steps[] = {std::make_shared<FlushWorker>(worker_, *control_domain_),
                                        std::make_shared<CloseBarrier>(control_team_)};
   return std::all_of(std::begin(steps), std::end(steps), [&](const std::shared_ptr<Op>& step) {
     engine_.post(step, Follow::waits);

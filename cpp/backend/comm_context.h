@@ -23,7 +23,7 @@
 #include "liveness/peer_watch.h"
 #include "progress/bell.h"
 #include "progress/engine.h"
-#include "progress/scope.h"
+#include "progress/failure_domain.h"
 #include "ucc/context.h"
 #include "ucc/oob.h"
 #include "ucc/team.h"
@@ -107,7 +107,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::shared_ptr<Direct>& direct() const { return direct_; }
   const Settings& settings() const { return settings_; }
   // Prefix of keys in a store that no other context of the job uses, the same for all its processes.
-  const std::string& scope() const { return scope_; }
+  const std::string& key_prefix() const { return key_prefix_; }
   const std::shared_ptr<const World>& world() const { return world_; }
   // Counts the contexts of this process.
   std::uint64_t number() const { return number_; }
@@ -115,7 +115,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
  private:
   // A group that is open.
   struct Member {
-    std::shared_ptr<Scope> scope;
+    std::shared_ptr<FailureDomain> domain;
     std::uint16_t id;
     std::vector<std::uint64_t> positions;
   };
@@ -159,7 +159,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Bell bell_;                                     // ours, until the engine takes it
   UcxWorker worker_;
   std::vector<PeerRecord> peers_;              // by position
-  const std::string scope_;                    // prefix of our keys in store_
+  const std::string key_prefix_;               // prefix of our keys in store_
   const std::map<std::uint64_t, Bell> bells_;  // of the other processes on this host, by position
   const LinePlan plan_;
   const std::shared_ptr<Direct> direct_;
@@ -169,7 +169,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Transports transports_;
   Engine engine_;  // after those, which it drives
   Delivery delivery_;
-  const std::shared_ptr<Scope> control_scope_;
+  const std::shared_ptr<FailureDomain> control_domain_;
   std::shared_ptr<UccTeam> control_team_;  // all members; for what they have to agree on
 
   std::atomic<bool> founder_open_{false};  // the group that made the context
@@ -178,7 +178,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Mutex mutex_;           // as may groups be closed; never held while waiting
   int open_teams_ TUCC_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int> times_created_ TUCC_GUARDED_BY(mutex_);  // by name of the group
-  std::map<const Scope*, Member> members_ TUCC_GUARDED_BY(mutex_);
+  std::map<const FailureDomain*, Member> members_ TUCC_GUARDED_BY(mutex_);
   std::map<std::uint16_t, Status> refused_ TUCC_GUARDED_BY(mutex_);  // by a member that is told to be in this group
   std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);     // why, by position
   std::set<std::size_t> silent_;                                     // hosts of plan_; of the watching thread

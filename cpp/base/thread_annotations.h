@@ -35,7 +35,7 @@ class TUCC_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Holds a Mutex for a scope.
+// Holds a Mutex until the end of a block.
 class TUCC_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) TUCC_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }

@@ -17,8 +17,8 @@
 namespace torch_ucc {
 
 // The arguments of a call on their way to the functions of ops/prepared.h: those on the host go through as they are, those on a
-// device are replaced by stand-ins, unless UCX or UCC may have them as they are. Refuses what no stand-in can be made for. For
-// the scope of the call.
+// device are replaced by stand-ins, unless UCX or UCC may have them as they are. Refuses what no stand-in can be made for.
+// Lives as long as the call.
 class Staging {
  public:
   Staging(const Call& call, Lanes& lanes) : Staging(call, lanes, nullptr, nullptr) {}

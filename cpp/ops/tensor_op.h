@@ -99,7 +99,7 @@ class Local : public Op {
   Status transport_status() const override { return {}; }
   Need need_of(const Loss& /*loss*/) const override { return Need::none; }
   bool is_drained(LoopToken& /*token*/) override { return true; }
-  Scope& scope() const override { return team_->scope(); }
+  FailureDomain& domain() const override { return team_->domain(); }
 
  protected:
   void on_taken_back(After /*after*/) noexcept override {}

@@ -42,7 +42,7 @@ void keep_forever(std::shared_ptr<Op> op) {
 
 }  // namespace
 
-// Tries to take the baton. Who leaves the scope with it gives it back, then completes what ended meanwhile.
+// Tries to take the baton. Who leaves the block with it gives it back, then completes what ended meanwhile.
 class Engine::Turn {
  public:
   explicit Turn(Engine& engine) TUCC_NO_THREAD_SAFETY_ANALYSIS : engine_(engine), held_(engine.baton_.try_lock()) {}
@@ -190,9 +190,9 @@ void Engine::admit_intake(LoopToken& token) {
 void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   token.check();
   baton_.assert_held();
-  if (op->scope().has_lost() && !op->scope().failed()) {
+  if (op->domain().has_lost() && !op->domain().failed()) {
     fail_if_missing(*op);  // before anything of it is sent
-    ++op->scope().quiet().advances;
+    ++op->domain().quiet().advances;
   }
   if (failure_for(*op) != nullptr) {
     Status failure = given_up(*op);
@@ -245,9 +245,9 @@ void Engine::judge(LoopToken& token) {
   }
   std::erase_if(suspects_, [&](Suspect& each) {
     baton_.assert_held();
-    Scope& scope = each.op->scope();
-    if (!scope.failed() && scope.has_lost()) {
-      fail(scope, scope.losses().front().reason);
+    FailureDomain& domain = each.op->domain();
+    if (!domain.failed() && domain.has_lost()) {
+      fail(domain, domain.losses().front().reason);
     }
     if (failure_for(*each.op) != nullptr) {
       Status failure = given_up(*each.op);
@@ -300,7 +300,7 @@ void Engine::poll(LoopToken& token, const Op* until, int turns) {
         activity_.store(activity_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         if (any_lost_.load(std::memory_order_relaxed)) {
           ++in_flight_[i]->quiet().advances;
-          ++in_flight_[i]->scope().quiet().advances;
+          ++in_flight_[i]->domain().quiet().advances;
         }
       }
       if (state != Op::State::ended) {
@@ -343,30 +343,30 @@ void Engine::expire(LoopToken& token, Clock::time_point now) {
   abandon_failed(token);
 }
 
-// Fails the scope if the operation needs what a lost member never sent.
+// Fails the domain if the operation needs what a lost member never sent.
 void Engine::fail_if_missing(Op& op) {
-  for (const Loss& loss : op.scope().losses()) {
+  for (const Loss& loss : op.domain().losses()) {
     if (op.need_of(loss) == Op::Need::missing) {
-      fail(op.scope(), loss.reason);
+      fail(op.domain(), loss.reason);
     }
   }
 }
 
-// Fails the scopes with an operation that needs something of a lost member which does not come.
+// Fails the domains with an operation that needs something of a lost member which does not come.
 void Engine::look_at_losses(LoopToken& token, Clock::time_point now) {
   token.check();
   baton_.assert_held();
   for (const auto& op : in_flight_) {
-    Scope& scope = op->scope();
-    if (!scope.has_lost() || scope.failed()) {
+    FailureDomain& domain = op->domain();
+    if (!domain.has_lost() || domain.failed()) {
       continue;
     }
     fail_if_missing(*op);
-    for (const Loss& loss : scope.losses()) {
+    for (const Loss& loss : domain.losses()) {
       const Op::Need need = op->need_of(loss);
       if ((need == Op::Need::direct && op->quiet().lasts(now, losses_.quiet)) ||
-          (need == Op::Need::relayed && scope.quiet().lasts(now, losses_.quiet))) {
-        fail(scope, loss.reason);
+          (need == Op::Need::relayed && domain.quiet().lasts(now, losses_.quiet))) {
+        fail(domain, loss.reason);
       }
     }
   }
@@ -378,21 +378,21 @@ void Engine::look_at_losses(LoopToken& token, Clock::time_point now) {
 Status Engine::time_out(const Op& op) {
   std::string why = op.waits_for();
   if (why.empty()) {
-    const std::string seen = op.scope().observe();
+    const std::string seen = op.domain().observe();
     why = "before every rank of the group had taken part." + (seen.empty() ? "" : " " + seen);
   } else {
     why = "while it still waited for " + why + ".";
   }
   Status status(StatusCode::timeout, op.describe() + " timed out: its timeout passed " + why +
                                          " The group cannot be used any more; destroy it and create a new one.");
-  fail(op.scope(), status);
+  fail(op.domain(), status);
   return status;
 }
 
 // Why nothing can come of it any more; null while something can.
 const Status* Engine::failure_for(const Op& op) const {
-  if (op.scope().failed()) {
-    return &op.scope().failure();
+  if (op.domain().failed()) {
+    return &op.domain().failure();
   }
   return failed() ? &failure() : nullptr;
 }
@@ -407,11 +407,11 @@ Status Engine::given_up(const Op& op) const {
 void Engine::abandon_failed(LoopToken& token) {
   token.check();
   baton_.assert_held();
-  const std::uint64_t failures = scope_failures_.load(std::memory_order_acquire);
-  if (!failed() && failures == scope_failures_seen_) {
+  const std::uint64_t failures = domain_failures_.load(std::memory_order_acquire);
+  if (!failed() && failures == domain_failures_seen_) {
     return;
   }
-  scope_failures_seen_ = failures;
+  domain_failures_seen_ = failures;
   std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
     baton_.assert_held();
     if (failure_for(*op) == nullptr) {
@@ -432,20 +432,20 @@ void Engine::abandon(LoopToken& token, std::shared_ptr<Op> op) {
   abandoned_.push_back(std::move(op));
 }
 
-bool Engine::drain(const Scope& scope, Deadline deadline) {
+bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
   Parker parker(policy_, Clock::now());
-  while (!failed() && !scope.failed()) {
+  while (!failed() && !domain.failed()) {
     bool busy = true;
     with_baton(deadline, [&](LoopToken& token) {
       baton_.assert_held();
       admit_intake(token);
       poll(token, nullptr, parker.polls());
-      busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return &op->scope() == &scope; }) ||
-             std::any_of(suspects_.begin(), suspects_.end(), [&](const auto& each) { return &each.op->scope() == &scope; });
+      busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return &op->domain() == &domain; }) ||
+             std::any_of(suspects_.begin(), suspects_.end(), [&](const auto& each) { return &each.op->domain() == &domain; });
     });
     const Clock::time_point now = Clock::now();
     if (!busy) {
-      return !failed() && !scope.failed();  // else they were given up, not drained
+      return !failed() && !domain.failed();  // else they were given up, not drained
     }
     if (deadline.passed(now)) {
       return false;
@@ -468,20 +468,20 @@ void Engine::fail(Status reason) {
   }
 }
 
-void Engine::lose(Scope& scope, Loss loss) {
+void Engine::lose(FailureDomain& domain, Loss loss) {
   last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
-  scope.lose(std::move(loss));
+  domain.lose(std::move(loss));
   any_lost_.store(true, std::memory_order_release);
   bell_.ring();
   call_background();  // for what nobody waits for
 }
 
-void Engine::fail(Scope& scope, Status reason) {
+void Engine::fail(FailureDomain& domain, Status reason) {
   if (reason.code() == StatusCode::peer_gone) {
     last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
   }
-  if (scope.fail(std::move(reason))) {
-    scope_failures_.fetch_add(1, std::memory_order_release);
+  if (domain.fail(std::move(reason))) {
+    domain_failures_.fetch_add(1, std::memory_order_release);
     bell_.ring();
     call_background();  // ends what nobody waits for
   }
@@ -491,7 +491,7 @@ void Engine::fail(Scope& scope, Status reason) {
 Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason) {
   Status status(reason.code(), op->describe() + ": " + reason.message());
   if (status.code() == StatusCode::transport) {
-    fail(op->scope(), status);
+    fail(op->domain(), status);
     abandon(token, op);
   }
   return status;

@@ -26,12 +26,12 @@
 #include "base/status.h"
 #include "base/thread_annotations.h"
 #include "progress/bell.h"
+#include "progress/failure_domain.h"
 #include "progress/loop_token.h"
 #include "progress/loss.h"
 #include "progress/op.h"
 #include "progress/parker.h"
 #include "progress/pollable.h"
-#include "progress/scope.h"
 
 namespace torch_ucc {
 
@@ -52,7 +52,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Takes the operation over. Never blocks. Operations of one thread start in the order it posted them.
-  // On an engine or in a scope that has failed the operation ends at once with the first error.
+  // On an engine or in a domain that has failed the operation ends at once with the first error.
   void post(std::shared_ptr<Op> op, Follow follow);
 
   // Makes progress until `op` is done or the deadline passed; true if done. The deadline of the wait is not that of the
@@ -65,7 +65,7 @@ class Engine {
   // awake beside a caller that never leaves it any.
   bool post_and_wait(const std::shared_ptr<Op>& op, Deadline deadline, InterruptCheck interrupt = nullptr);
 
-  // Non-blocking: true if `op` is done, which it is as soon as the engine or its scope has failed.
+  // Non-blocking: true if `op` is done, which it is as soon as the engine or its domain has failed.
   bool settled(Op& op);
 
   // For a caller who wants to see the end of `op` without wait(): the background thread drives from now on, without the moment
@@ -80,21 +80,21 @@ class Engine {
   // Returns at once. Any thread.
   void fail(Status reason);
 
-  // The same for the operations of one scope: the others go on.
-  void fail(Scope& scope, Status reason);
+  // The same for the operations of one domain: the others go on.
+  void fail(FailureDomain& domain, Status reason);
 
-  // A member of the scope is lost. The scope fails as soon as one of its operations needs something
+  // A member of the domain is lost. The domain fails as soon as one of its operations needs something
   // that the member never sent, or may need it and nothing arrives any more; until then operations
   // may still end well. Returns at once. Any thread.
-  void lose(Scope& scope, Loss loss);
+  void lose(FailureDomain& domain, Loss loss);
 
-  // Makes progress until no operation of `scope` is in flight; false if the deadline passed first, or the scope or the engine
+  // Makes progress until no operation of `domain` is in flight; false if the deadline passed first, or the domain or the engine
   // failed.
-  bool drain(const Scope& scope, Deadline deadline);
+  bool drain(const FailureDomain& domain, Deadline deadline);
 
   // Whether requests may be left in the transport that never end: it must not be closed then.
   bool left_behind() const {
-    return failed() || scope_failures_.load(std::memory_order_relaxed) != 0 || keeps_ended_.load(std::memory_order_relaxed);
+    return failed() || domain_failures_.load(std::memory_order_relaxed) != 0 || keeps_ended_.load(std::memory_order_relaxed);
   }
 
   const Bell& bell() const { return bell_; }
@@ -116,7 +116,7 @@ class Engine {
   std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
  private:
-  class Turn;        // holds the baton for a scope
+  class Turn;        // holds the baton for a block
   class Attendance;  // of a thread that waits: while one lives, the background thread leaves what is in flight to it
   using Ops = std::vector<std::shared_ptr<Op>>;
 
@@ -195,7 +195,7 @@ class Engine {
   std::atomic<std::uint64_t> activity_{0};               // counts what happened to operations
   std::atomic<microseconds> patience_{microseconds(0)};  // the longest of those in flight
   std::atomic<bool> all_announced_{true};                // whether each of those in flight is
-  std::atomic<bool> any_lost_{false};                    // a scope has lost a member
+  std::atomic<bool> any_lost_{false};                    // a domain has lost a member
   std::atomic<bool> failed_{false};                      // after failure_
 
   std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};  // by whoever waits
@@ -210,10 +210,10 @@ class Engine {
   std::atomic<int> caller_core_{-1};    // where the last caller was who left something to be started
   std::atomic<std::uint64_t> sleeps_{0};
 
-  std::atomic<Clock::rep> last_death_;  // when a scope last failed because a peer was gone
-  std::atomic<std::uint64_t> scope_failures_{0};
+  std::atomic<Clock::rep> last_death_;  // when a domain last failed because a peer was gone
+  std::atomic<std::uint64_t> domain_failures_{0};
   std::atomic<bool> keeps_ended_{false};  // operations that were a success
-  std::uint64_t scope_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
+  std::uint64_t domain_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
   Mutex failure_mutex_;  // the first of several threads that report a failure wins
   Status failure_;       // written once, before failed_
 

@@ -8,8 +8,8 @@
 #include "base/lease.h"
 #include "base/status.h"
 #include "progress/completion.h"
+#include "progress/failure_domain.h"
 #include "progress/loop_token.h"
-#include "progress/scope.h"
 #include "trace/flight_recorder.h"
 
 namespace torch_ucc {
@@ -105,7 +105,7 @@ class Op {
   virtual void let_go() {}
 
   // What it fails with: its group.
-  virtual Scope& scope() const = 0;
+  virtual FailureDomain& domain() const = 0;
 
   // For errors: op, sequence number, group, sizes. Any thread, any time.
   virtual std::string describe() const = 0;

@@ -14,7 +14,7 @@ namespace torch_ucc {
 // transport ends it at once. The parts have neither a deadline nor a completion of their own.
 class OpBatch final : public Op {
  public:
-  OpBatch(Scope& scope, std::string name) : scope_(scope), name_(std::move(name)) {}
+  OpBatch(FailureDomain& domain, std::string name) : domain_(domain), name_(std::move(name)) {}
 
   // Before it is posted.
   void add(std::shared_ptr<Op> part) { parts_.push_back(std::move(part)); }
@@ -37,7 +37,7 @@ class OpBatch final : public Op {
   void cancel(LoopToken& token) override;
   bool is_drained(LoopToken& token) override;
   void let_go() override;
-  Scope& scope() const override { return scope_; }
+  FailureDomain& domain() const override { return domain_; }
   void record_wait(Clock::time_point since) const override;
   void record_end(StatusCode result) const override;
   std::string describe() const override;
@@ -48,7 +48,7 @@ class OpBatch final : public Op {
  private:
   void note(const Op& part, const Status& status);
 
-  Scope& scope_;
+  FailureDomain& domain_;
   const std::string name_;
   std::vector<std::shared_ptr<Op>> parts_;
   std::vector<Op*> under_way_;

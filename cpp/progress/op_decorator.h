@@ -34,7 +34,7 @@ class OpDecorator : public Op {
   void cancel(LoopToken& token) override { inner_->cancel(token); }
   bool is_drained(LoopToken& token) override { return inner_->is_drained(token); }
   void let_go() override { inner_->let_go(); }
-  Scope& scope() const override { return inner_->scope(); }
+  FailureDomain& domain() const override { return inner_->domain(); }
   std::string describe() const override { return inner_->describe(); }
   void record_wait(Clock::time_point since) const override { inner_->record_wait(since); }
   void record_end(StatusCode result) const override { inner_->record_end(result); }

@@ -105,7 +105,7 @@ bool Collective::post_next(LoopToken& token) {
   if (rooms.received != nullptr && args.dst.info.buffer != nullptr) {
     args.dst.info.buffer = rooms.received;
   }
-  const ErrorLog::Scope listening;
+  const ErrorLog::Capture capture;
   ucc_coll_req_h request = nullptr;
   if (const ucc_status_t status = ucc_collective_init(&args, &request, team_->handle(token)); status != UCC_OK) {
     status_ = from_ucc(status, "ucc_collective_init");

@@ -93,7 +93,7 @@ class Collective : public Op {
   microseconds patience() const final;
   bool starts_slowly() const final;
   bool is_drained(LoopToken& token) final;
-  Scope& scope() const final { return team_->scope(); }
+  FailureDomain& domain() const final { return team_->domain(); }
 
  protected:
   void on_taken_back(After after) noexcept override;

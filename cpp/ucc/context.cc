@@ -47,7 +47,7 @@ void UccContext::destroy(LoopToken& token) {
 
 Status UccContext::progress(LoopToken& token) {
   token.check();
-  const ErrorLog::Scope listening;
+  const ErrorLog::Capture capture;
   const ucc_status_t status = ucc_context_progress(handle_);
   if (status >= UCC_OK) {
     return {};

@@ -76,7 +76,7 @@ void ErrorLog::add(const std::string& text) {
   errors.fetch_add(1, std::memory_order_release);
 }
 
-ErrorLog::Scope::Scope() { ++depth; }
-ErrorLog::Scope::~Scope() { --depth; }
+ErrorLog::Capture::Capture() { ++depth; }
+ErrorLog::Capture::~Capture() { --depth; }
 
 }  // namespace torch_ucc

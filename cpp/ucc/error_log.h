@@ -16,18 +16,18 @@ class ErrorLog {
   // From now on; idempotent. UCC must have been called before: it asks the newest hook first, and its own prints.
   static void listen();
 
-  // How many errors were logged within a Scope so far; any thread.
+  // How many errors were captured so far; any thread.
   static std::uint64_t count();
   // The first after the first `before` of them, which is nearest to the cause.
   static std::string first_since(std::uint64_t before);
 
   // While it lives, what this thread makes UCC log as an error is counted and not printed: it is in the message of what fails.
-  class Scope {
+  class Capture {
    public:
-    Scope();
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
+    Capture();
+    ~Capture();
+    Capture(const Capture&) = delete;
+    Capture& operator=(const Capture&) = delete;
   };
 
   // For a failure that UCC returned and may not have logged.

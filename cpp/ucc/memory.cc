@@ -27,7 +27,7 @@ std::optional<ucc_memory_type_t> memory_type(const std::string& name) {
 bool computes_in(LoopToken& token, const UccTeam& alone, ucc_memory_type_t memory) {
   std::array<char, 2> never_read{};
   ucc_coll_args_t args = allgather_args(&never_read[0], &never_read[1], 1, 1, memory);
-  const ErrorLog::Scope listening;
+  const ErrorLog::Capture capture;
   ucc_coll_req_h request = nullptr;
   if (ucc_collective_init(&args, &request, alone.handle(token)) != UCC_OK) {
     return false;

@@ -28,8 +28,8 @@ struct Oob::Request {
   bool read = false;  // while closing
 };
 
-Oob::Oob(KvStore& store, std::string scope, int rank, int size)
-    : store_(store), scope_(std::move(scope)), rank_(rank), size_(size) {}
+Oob::Oob(KvStore& store, std::string prefix, int rank, int size)
+    : store_(store), prefix_(std::move(prefix)), rank_(rank), size_(size) {}
 
 ucc_context_oob_coll_t Oob::params() {
   ucc_context_oob_coll_t params{};
@@ -58,7 +58,7 @@ ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self,
     if (const auto call = std::exchange(oob.on_next_exchange_, nullptr)) {
       call();
     }
-    const std::string name = oob.scope_ + "/oob/" + std::to_string(oob.calls_++);
+    const std::string name = oob.prefix_ + "/oob/" + std::to_string(oob.calls_++);
     *request = new Request{
         .oob = oob,
         .name = name,

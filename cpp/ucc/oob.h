@@ -18,8 +18,8 @@ namespace torch_ucc {
 // UCC calls it while a context is created and while it is destroyed, so it must outlive the context. One call at a time.
 class Oob {
  public:
-  // `scope` prefixes every key and must be new for this context.
-  Oob(KvStore& store, std::string scope, int rank, int size);
+  // `prefix` begins every key and must be new for this context.
+  Oob(KvStore& store, std::string prefix, int rank, int size);
   Oob(const Oob&) = delete;
   Oob& operator=(const Oob&) = delete;
 
@@ -57,7 +57,7 @@ class Oob {
   ucc_status_t wait_for_readers(Request& request);
 
   KvStore& store_;
-  const std::string scope_;
+  const std::string prefix_;
   const int rank_;
   const int size_;
   int calls_ = 0;

@@ -6,8 +6,9 @@
 
 namespace torch_ucc {
 
-UccTeam::UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells, std::shared_ptr<Scope> scope)
-    : id_(id), members_(std::move(members)), rank_(rank), bells_(std::move(bells)), scope_(std::move(scope)) {}
+UccTeam::UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells,
+                 std::shared_ptr<FailureDomain> domain)
+    : id_(id), members_(std::move(members)), rank_(rank), bells_(std::move(bells)), domain_(std::move(domain)) {}
 
 ucc_status_t UccTeam::create_post(LoopToken& token, UccContext& context) {
   ucc_team_params_t params{};

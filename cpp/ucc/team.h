@@ -11,9 +11,9 @@
 
 #include "base/status.h"
 #include "progress/bell.h"
+#include "progress/failure_domain.h"
 #include "progress/loop_token.h"
 #include "progress/op.h"
-#include "progress/scope.h"
 #include "progress/turns.h"
 #include "ucc/context.h"
 
@@ -29,8 +29,8 @@ class UccTeam {
  public:
   // `id` is 1..kMaxId, and unlike that of any other live team of the context. `members` are positions in the context, by
   // rank of the team; `rank` is ours. Creating it involves the members only, and on tl_ucp sends nothing.
-  // `scope` is what its operations fail with.
-  UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells, std::shared_ptr<Scope> scope);
+  // `domain` is what its operations fail with.
+  UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells, std::shared_ptr<FailureDomain> domain);
   // Leaks the team unless destroy() was called: there is no baton here.
   ~UccTeam() = default;
   UccTeam(const UccTeam&) = delete;
@@ -49,7 +49,7 @@ class UccTeam {
   }
   void ring_members() const { Bell::ring(bells_.on_host); }
   bool all_members_ring() const { return bells_.complete; }
-  Scope& scope() const { return *scope_; }
+  FailureDomain& domain() const { return *domain_; }
   std::uint16_t id() const { return id_; }
   int size() const { return static_cast<int>(members_.size()); }
 
@@ -84,7 +84,7 @@ class UccTeam {
   std::vector<std::uint64_t> members_;  // UCC keeps a pointer into it
   const int rank_;
   const Bells bells_;
-  const std::shared_ptr<Scope> scope_;
+  const std::shared_ptr<FailureDomain> domain_;
   UccContext* context_ = nullptr;  // once create_post() was called, like
   ucc_team_h handle_ = nullptr;
   Turns turns_;
@@ -99,7 +99,7 @@ class CreateTeam : public Op {
   Status start(LoopToken& token) override;
   State poll(LoopToken& token) override;
   Status transport_status() const override { return status_; }
-  Scope& scope() const override { return team_->scope(); }
+  FailureDomain& domain() const override { return team_->domain(); }
   std::string describe() const override { return "creating group '" + name_ + "'"; }
 
  private:

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "progress/bell.h"
+#include "progress/failure_domain.h"
 #include "progress/loop_token.h"
-#include "progress/scope.h"
 #include "ucx/tag_layout.h"
 #include "ucx/worker.h"
 
@@ -22,14 +22,15 @@ struct ChannelMember {
 class Channel {
  public:
   // `group` is 1..TagLayout::kMaxGroup, and unlike that of any other channel ever made on the worker, or TagLayout::kNotes.
-  // `members` by rank. `scope` is what its operations fail with.
-  Channel(UcxWorker& worker, std::uint16_t group, std::vector<ChannelMember> members, int rank, std::shared_ptr<Scope> scope)
+  // `members` by rank. `domain` is what its operations fail with.
+  Channel(UcxWorker& worker, std::uint16_t group, std::vector<ChannelMember> members, int rank,
+          std::shared_ptr<FailureDomain> domain)
       : worker_(worker),
         group_(group),
         members_(std::move(members)),
         bells_(bells_of(members_)),
         rank_(rank),
-        scope_(std::move(scope)) {}
+        domain_(std::move(domain)) {}
 
   UcxWorker& worker() const { return worker_; }
   ucp_ep_h endpoint(LoopToken& token, int rank) const { return worker_.endpoint(token, members_[index(rank)].position); }
@@ -46,7 +47,7 @@ class Channel {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
-  Scope& scope() const { return *scope_; }
+  FailureDomain& domain() const { return *domain_; }
 
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
@@ -65,7 +66,7 @@ class Channel {
   const std::vector<ChannelMember> members_;
   const std::vector<const Bell*> bells_;  // those that members have
   const int rank_;
-  const std::shared_ptr<Scope> scope_;
+  const std::shared_ptr<FailureDomain> domain_;
 };
 
 }  // namespace torch_ucc

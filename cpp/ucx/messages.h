@@ -58,7 +58,7 @@ class Messages : public Op {
   bool can_detach_inputs() const override { return !direct_ && !next_round_; }
   void cancel(LoopToken& token) final;
   bool is_drained(LoopToken& token) final;
-  Scope& scope() const final { return channel_->scope(); }
+  FailureDomain& domain() const final { return channel_->domain(); }
 
   int source() const final { return source_; }  // of the last receive
 
@@ -115,17 +115,17 @@ class Messages : public Op {
 // Until everything that this process has sent is with its peers: to be done by all before a worker is destroyed.
 class FlushWorker final : public Op {
  public:
-  FlushWorker(UcxWorker& worker, Scope& scope) : worker_(worker), scope_(scope) {}
+  FlushWorker(UcxWorker& worker, FailureDomain& domain) : worker_(worker), domain_(domain) {}
 
   Status start(LoopToken& token) override;
   State poll(LoopToken& token) override;
   Status transport_status() const override { return status_; }
-  Scope& scope() const override { return scope_; }
+  FailureDomain& domain() const override { return domain_; }
   std::string describe() const override { return "sending what was left before closing"; }
 
  private:
   UcxWorker& worker_;
-  Scope& scope_;
+  FailureDomain& domain_;
   void* request_ = nullptr;
   Status status_;
 };

@@ -19,12 +19,12 @@ class FakeOp : public Op {
 
   struct Plan {
     std::string name = "fake";
-    int polls = 1;           // calls of poll() until it ends; kNever: only end() ends it
-    Status start{};          // what start() returns
-    Status transport{};      // how the transport says it ended
-    Status doubt{};          // what went wrong meanwhile
-    int advances = 0;        // every so many polls it says that it advanced; 0: never
-    Scope* scope = nullptr;  // null: one of its own
+    int polls = 1;                    // calls of poll() until it ends; kNever: only end() ends it
+    Status start{};                   // what start() returns
+    Status transport{};               // how the transport says it ended
+    Status doubt{};                   // what went wrong meanwhile
+    int advances = 0;                 // every so many polls it says that it advanced; 0: never
+    FailureDomain* domain = nullptr;  // null: one of its own
     Deadline deadline{};
     bool is_announced = false;  // whether peers would ring
     microseconds patience{0};
@@ -92,7 +92,7 @@ class FakeOp : public Op {
     return plan_.detaches;
   }
   bool has_detached_inputs() const override { return !plan_.detaches_later || has_detached_.load(); }
-  Scope& scope() const override { return plan_.scope == nullptr ? own_scope_ : *plan_.scope; }
+  FailureDomain& domain() const override { return plan_.domain == nullptr ? own_domain_ : *plan_.domain; }
   std::string waits_for() const override { return plan_.waits_for; }
   std::string describe() const override { return plan_.name; }
 
@@ -116,7 +116,7 @@ class FakeOp : public Op {
 
  private:
   const Plan plan_;
-  mutable Scope own_scope_{"own"};
+  mutable FailureDomain own_domain_{"own"};
   std::atomic<bool> has_detached_{false};
   int polled_ = 0;  // plain, as in a real operation: only the holder of the baton may touch it
   std::atomic<int> starts_{0};

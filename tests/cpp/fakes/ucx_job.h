@@ -73,7 +73,7 @@ class UcxJob {
       rank.engine.stop_background();
     }
     for (int rank = 0; rank < size; ++rank) {
-      at(rank).channel = make_channel(rank, kGroup, at(rank).scope);
+      at(rank).channel = make_channel(rank, kGroup, at(rank).domain);
     }
   }
 
@@ -88,23 +88,23 @@ class UcxJob {
   UcxJob& operator=(const UcxJob&) = delete;
 
   // Another group of the same ranks.
-  std::shared_ptr<Channel> make_channel(int rank, std::uint16_t group, const std::shared_ptr<Scope>& scope) {
+  std::shared_ptr<Channel> make_channel(int rank, std::uint16_t group, const std::shared_ptr<FailureDomain>& domain) {
     std::vector<ChannelMember> members;
     for (std::size_t position = 0; position < ranks_.size(); ++position) {
       members.push_back({position, nullptr});
     }
-    return std::make_shared<Channel>(worker(rank), group, std::move(members), rank, scope);
+    return std::make_shared<Channel>(worker(rank), group, std::move(members), rank, domain);
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
   UcxWorker& worker(int rank) { return at(rank).worker; }
-  Scope& scope(int rank) { return *at(rank).scope; }
-  const std::shared_ptr<Scope>& shared_scope(int rank) { return at(rank).scope; }
+  FailureDomain& domain(int rank) { return *at(rank).domain; }
+  const std::shared_ptr<FailureDomain>& shared_domain(int rank) { return at(rank).domain; }
   Engine& engine(int rank) { return at(rank).engine; }
   const std::shared_ptr<Channel>& channel(int rank) { return at(rank).channel; }
   std::size_t outstanding(int rank) { return at(rank).outstanding(); }
   bool any_failed() const {
-    return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.scope->failed(); });
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.domain->failed(); });
   }
 
   struct How {
@@ -146,7 +146,7 @@ class UcxJob {
  private:
   struct Rank {
     UcxWorker worker;
-    std::shared_ptr<Scope> scope = std::make_shared<Scope>("group");
+    std::shared_ptr<FailureDomain> domain = std::make_shared<FailureDomain>("group");
     Engine engine{worker, {}};
     std::shared_ptr<Channel> channel;
 

@@ -28,12 +28,12 @@ void expect_failed(Rig& rig, StatusCode code, const std::string& reason) {
 }
 
 // The group failed for that reason, for good; others did not.
-void expect_failed(Rig& rig, Scope& scope, StatusCode code, const std::string& reason) {
-  ASSERT_TRUE(scope.failed());
-  EXPECT_EQ(scope.failure().code(), code);
-  EXPECT_TRUE(contains(scope.failure().message(), reason)) << scope.failure().message();
+void expect_failed(Rig& rig, FailureDomain& domain, StatusCode code, const std::string& reason) {
+  ASSERT_TRUE(domain.failed());
+  EXPECT_EQ(domain.failure().code(), code);
+  EXPECT_TRUE(contains(domain.failure().message(), reason)) << domain.failure().message();
   rig.engine.stop_background();
-  const auto late = rig.post({.name = "late", .scope = &scope});
+  const auto late = rig.post({.name = "late", .domain = &domain});
   ASSERT_TRUE(late->done());
   EXPECT_EQ(late->starts(), 0);
   EXPECT_TRUE(contains(late->message(), reason)) << late->message();
@@ -83,18 +83,18 @@ TEST(EngineFailure, AResultThatCannotBeStoredFailsItsOperationAlone) {
 
 // --- its group fails with it ---------------------------------------------------------------------------------------------
 
-TEST(EngineFailure, AnOperationPastItsDeadlineFailsItsScope) {
-  Scope scope("group");
+TEST(EngineFailure, AnOperationPastItsDeadlineFailsItsFailureDomain) {
+  FailureDomain domain("group");
   Rig rig;
-  const auto bystander = rig.post({.polls = FakeOp::kNever, .scope = &scope});
-  const auto op =
-      rig.post({.name = "allreduce #3", .polls = FakeOp::kNever, .scope = &scope, .deadline = Deadline::after(milliseconds(5))});
+  const auto bystander = rig.post({.polls = FakeOp::kNever, .domain = &domain});
+  const auto op = rig.post(
+      {.name = "allreduce #3", .polls = FakeOp::kNever, .domain = &domain, .deadline = Deadline::after(milliseconds(5))});
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::timeout);
   EXPECT_TRUE(contains(op->message(), "allreduce #3 timed out")) << op->message();
   ASSERT_TRUE(rig.wait(*bystander));
   EXPECT_EQ(bystander->code(), StatusCode::closed);
-  expect_failed(rig, scope, StatusCode::timeout, "allreduce #3 timed out");
+  expect_failed(rig, domain, StatusCode::timeout, "allreduce #3 timed out");
 }
 
 TEST(EngineFailure, ADeadlineStrikesWithNobodyWaiting) {
@@ -115,11 +115,11 @@ TEST(EngineFailure, AnOperationThatEndedAllTheSameIsNotTimedOut) {
 }
 
 TEST(EngineFailure, TheEarliestOfManyDeadlinesStrikes) {
-  Scope scope("group");
+  FailureDomain domain("group");
   Rig rig;
-  const auto later = rig.post({.polls = FakeOp::kNever, .scope = &scope, .deadline = Deadline::after(std::chrono::hours(1))});
+  const auto later = rig.post({.polls = FakeOp::kNever, .domain = &domain, .deadline = Deadline::after(std::chrono::hours(1))});
   const auto op =
-      rig.post({.polls = FakeOp::kNever, .scope = &scope, .deadline = Deadline::after(milliseconds(5))}, Follow::leaves);
+      rig.post({.polls = FakeOp::kNever, .domain = &domain, .deadline = Deadline::after(milliseconds(5))}, Follow::leaves);
   ASSERT_TRUE(ends_by_itself(*op));
   EXPECT_EQ(op->code(), StatusCode::timeout);
   ASSERT_TRUE(rig.wait(*later));
@@ -134,30 +134,30 @@ TEST(EngineFailure, ADeadlineStrikesThoughTheBatonCannotBeHad) {
   EXPECT_EQ(op->code(), StatusCode::timeout);
 }
 
-TEST(EngineFailure, AFailureOfTheTransportAtTheStartFailsItsScope) {
-  Scope scope("group");
+TEST(EngineFailure, AFailureOfTheTransportAtTheStartFailsItsFailureDomain) {
+  FailureDomain domain("group");
   Rig rig;
   rig.engine.stop_background();
   std::atomic<int> freed{0};
-  auto op = rig.post({.name = "broadcast #1", .start = kCut, .scope = &scope, .freed = &freed});
+  auto op = rig.post({.name = "broadcast #1", .start = kCut, .domain = &domain, .freed = &freed});
   ASSERT_TRUE(op->done());
   EXPECT_EQ(op->code(), StatusCode::transport);
   op.reset();
   EXPECT_EQ(freed.load(), 0);
-  expect_failed(rig, scope, StatusCode::transport, "broadcast #1: the wire is cut");
+  expect_failed(rig, domain, StatusCode::transport, "broadcast #1: the wire is cut");
 }
 
-TEST(EngineFailure, AFailureOfTheTransportAtTheEndFailsItsScope) {
-  Scope scope("group");
+TEST(EngineFailure, AFailureOfTheTransportAtTheEndFailsItsFailureDomain) {
+  FailureDomain domain("group");
   Rig rig;
   std::atomic<int> freed{0};
-  auto op = rig.post({.name = "broadcast #1", .polls = 100, .transport = kCut, .scope = &scope, .freed = &freed});
+  auto op = rig.post({.name = "broadcast #1", .polls = 100, .transport = kCut, .domain = &domain, .freed = &freed});
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::transport);
   EXPECT_EQ(op->finishes(), 0);
   op.reset();
   EXPECT_EQ(freed.load(), 0);
-  expect_failed(rig, scope, StatusCode::transport, "broadcast #1: the wire is cut");
+  expect_failed(rig, domain, StatusCode::transport, "broadcast #1: the wire is cut");
 }
 
 TEST(EngineFailure, AFailureOfProgressEndsAllThatAreInFlight) {
@@ -228,21 +228,21 @@ TEST(EngineFailure, WhatWasGivenUpIsNeitherPolledNorFinished) {
 }
 
 TEST(EngineFailure, DrainOfAFailedEngineSaysSo) {
-  Scope scope("group");
+  FailureDomain domain("group");
   Rig rig;
-  const auto op = rig.post({.polls = FakeOp::kNever, .scope = &scope});
+  const auto op = rig.post({.polls = FakeOp::kNever, .domain = &domain});
   rig.engine.fail(kCut);
-  EXPECT_FALSE(rig.engine.drain(scope, hard_limit()));
+  EXPECT_FALSE(rig.engine.drain(domain, hard_limit()));
 }
 
 // --- memory of the caller ------------------------------------------------------------------------------------------------
 
 TEST(EngineFailure, TheCallersMemoryIsTakenBackBeforeAFailureIsReported) {
   for (const bool driven : {true, false}) {
-    Scope scope("group");
+    FailureDomain domain("group");
     Rig rig;
     rig.engine.stop_background();
-    const auto op = rig.post({.polls = FakeOp::kNever, .scope = &scope, .deadline = Deadline::after(milliseconds(5))});
+    const auto op = rig.post({.polls = FakeOp::kNever, .domain = &domain, .deadline = Deadline::after(milliseconds(5))});
     int taken_back = 0;
     int let_go = 0;
     op->completion().on_done([&] {
@@ -267,12 +267,12 @@ TEST(EngineFailure, TheCallersMemoryIsTakenBackBeforeAFailureIsReported) {
 
 // The result is right then, and the group goes on.
 TEST(EngineFailure, ADeadlineThatPassesWhileTheResultIsStoredDoesNotStrike) {
-  Scope scope("group");
+  FailureDomain domain("group");
   Rig rig;
   rig.engine.stop_background();
   std::atomic<bool> storing{false};
   std::atomic<bool> stored{false};
-  const auto op = make_op({.polls = 1, .scope = &scope, .deadline = Deadline::after(milliseconds(20)), .finish = [&] {
+  const auto op = make_op({.polls = 1, .domain = &domain, .deadline = Deadline::after(milliseconds(20)), .finish = [&] {
                              storing.store(true);
                              while (!stored.load()) {
                                std::this_thread::yield();
@@ -289,7 +289,7 @@ TEST(EngineFailure, ADeadlineThatPassesWhileTheResultIsStoredDoesNotStrike) {
   driver.join();
   waiter.join();
   EXPECT_TRUE(op->completion().status().ok());
-  EXPECT_FALSE(scope.failed());
+  EXPECT_FALSE(domain.failed());
 }
 
 // The caller was interrupted: its peers still count on the operation.
@@ -308,13 +308,13 @@ TEST(EngineFailure, AnOperationThatGoesOnAloneEndsWithoutItsResult) {
 // --- what the network may still touch is never freed ---------------------------------------------------------------------
 
 TEST(EngineFailure, WhatTheTransportLetsGoOfIsDropped) {
-  Scope scope("group");
+  FailureDomain domain("group");
   std::atomic<int> freed{0};
   Rig rig;
   rig.engine.stop_background();
-  rig.post({.polls = FakeOp::kNever, .scope = &scope, .drained = true, .freed = &freed});
-  rig.post({.polls = FakeOp::kNever, .scope = &scope, .drained = false, .freed = &freed});
-  rig.engine.fail(scope, kInvalid);
+  rig.post({.polls = FakeOp::kNever, .domain = &domain, .drained = true, .freed = &freed});
+  rig.post({.polls = FakeOp::kNever, .domain = &domain, .drained = false, .freed = &freed});
+  rig.engine.fail(domain, kInvalid);
   EXPECT_TRUE(rig.engine.run(make_op({})).ok());
   EXPECT_EQ(freed.load(), 1);
 }
@@ -353,14 +353,14 @@ TEST(EngineFailure, DestroyedWithOperationsInFlightEndsThemAndKeepsTheirBuffers)
   EXPECT_EQ(op->code(), StatusCode::closed);
 }
 
-TEST(EngineFailure, AScopeFailsAloneAndItsBuffersAreKept) {
+TEST(EngineFailure, AFailureDomainFailsAloneAndItsBuffersAreKept) {
   std::atomic<int> freed{0};
-  Scope mine("mine");
-  Scope other("other");
+  FailureDomain mine("mine");
+  FailureDomain other("other");
   {
     Rig rig;
-    auto op = rig.post({.name = "allreduce #4", .polls = FakeOp::kNever, .scope = &mine, .freed = &freed});
-    const auto foreign = rig.post({.polls = FakeOp::kNever, .scope = &other});
+    auto op = rig.post({.name = "allreduce #4", .polls = FakeOp::kNever, .domain = &mine, .freed = &freed});
+    const auto foreign = rig.post({.polls = FakeOp::kNever, .domain = &other});
     EXPECT_FALSE(rig.engine.left_behind());
     rig.engine.fail(mine, Status(StatusCode::peer_gone, "rank 1 has died"));
     ASSERT_TRUE(ends_by_itself(*op));
@@ -377,24 +377,24 @@ TEST(EngineFailure, AScopeFailsAloneAndItsBuffersAreKept) {
   EXPECT_EQ(freed.load(), 0);
 }
 
-TEST(EngineFailure, WhatIsPostedToAFailedScopeEndsAtOnce) {
-  Scope mine("mine");
+TEST(EngineFailure, WhatIsPostedToAFailedFailureDomainEndsAtOnce) {
+  FailureDomain mine("mine");
   Rig rig;
   rig.engine.stop_background();
   rig.engine.fail(mine, Status(StatusCode::closed, "destroyed"));
-  const auto op = rig.post({.scope = &mine});
+  const auto op = rig.post({.domain = &mine});
   ASSERT_TRUE(op->done());
   EXPECT_EQ(op->starts(), 0);
   EXPECT_NE(op->message().find("destroyed"), std::string::npos);
   EXPECT_TRUE(rig.engine.run(make_op({})).ok());
 }
 
-TEST(EngineFailure, WhatStartsSlowlyEndsOnAFailedScopeAndEngineThoughNobodyDrives) {
+TEST(EngineFailure, WhatStartsSlowlyEndsOnAFailedFailureDomainAndEngineThoughNobodyDrives) {
   Rig rig;
-  Scope scope("failed");
-  rig.engine.fail(scope, Status(StatusCode::peer_gone, "rank 1 has died"));
+  FailureDomain domain("failed");
+  rig.engine.fail(domain, Status(StatusCode::peer_gone, "rank 1 has died"));
   rig.engine.stop_background();
-  EXPECT_TRUE(rig.post({.scope = &scope, .starts_slowly = true}, Follow::leaves)->done());
+  EXPECT_TRUE(rig.post({.domain = &domain, .starts_slowly = true}, Follow::leaves)->done());
   const auto waiting = rig.post({.starts_slowly = true}, Follow::leaves);
   EXPECT_FALSE(waiting->done());
   rig.engine.fail(Status(StatusCode::closed, "closed"));
@@ -403,11 +403,11 @@ TEST(EngineFailure, WhatStartsSlowlyEndsOnAFailedScopeAndEngineThoughNobodyDrive
   EXPECT_EQ(waiting->starts(), 0);
 }
 
-TEST(EngineFailure, ATimeoutFailsItsScopeOnlyAndTellsWhatIsSeenOfTheOthers) {
-  Scope mine("mine");
+TEST(EngineFailure, ATimeoutFailsItsFailureDomainOnlyAndTellsWhatIsSeenOfTheOthers) {
+  FailureDomain mine("mine");
   Rig rig;
   mine.set_observer([] { return std::string("rank 3 is stopped."); });
-  const auto op = rig.post({.polls = FakeOp::kNever, .scope = &mine, .deadline = Deadline::after(milliseconds(1))});
+  const auto op = rig.post({.polls = FakeOp::kNever, .domain = &mine, .deadline = Deadline::after(milliseconds(1))});
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::timeout);
   EXPECT_NE(op->message().find("rank 3 is stopped."), std::string::npos);
@@ -453,17 +453,17 @@ TEST_F(CallbackAfterFailure, TransportFailed) {
 }
 
 TEST_F(CallbackAfterFailure, Abandoned) {
-  Scope scope("group");
-  const auto op = watched({.polls = FakeOp::kNever, .scope = &scope});
+  FailureDomain domain("group");
+  const auto op = watched({.polls = FakeOp::kNever, .domain = &domain});
   rig_.engine.post(op, Follow::leaves);
-  rig_.engine.fail(scope, Status(StatusCode::closed, "destroyed"));
+  rig_.engine.fail(domain, Status(StatusCode::closed, "destroyed"));
   ASSERT_TRUE(ends_by_itself(*op));
   rig_.engine.stop_background();  // it ran the callback
 }
 
-TEST_F(CallbackAfterFailure, MayPostAndWaitForAnotherScope) {
-  Scope scope("group");
-  const auto op = watched({.polls = FakeOp::kNever, .scope = &scope});
+TEST_F(CallbackAfterFailure, MayPostAndWaitForAnotherFailureDomain) {
+  FailureDomain domain("group");
+  const auto op = watched({.polls = FakeOp::kNever, .domain = &domain});
   bool waited = false;
   op->completion().on_done([&] {
     const auto other = make_op({.polls = 100});
@@ -471,7 +471,7 @@ TEST_F(CallbackAfterFailure, MayPostAndWaitForAnotherScope) {
     waited = rig_.engine.wait(*other, Deadline::after(std::chrono::seconds(20)));
   });
   rig_.engine.post(op, Follow::leaves);
-  rig_.engine.fail(scope, Status(StatusCode::closed, "destroyed"));
+  rig_.engine.fail(domain, Status(StatusCode::closed, "destroyed"));
   ASSERT_TRUE(ends_by_itself(*op));
   rig_.engine.stop_background();
   EXPECT_TRUE(waited);

@@ -20,7 +20,7 @@ struct LossRig {
       : engine(transport, {}, Bell(), {.verdict = verdict, .quiet = quiet}) {}
 
   std::shared_ptr<FakeOp> post(FakeOp::Plan plan, Follow follow = Follow::waits) {
-    plan.scope = &scope;
+    plan.domain = &domain;
     auto op = make_op(std::move(plan));
     engine.post(op, follow);
     return op;
@@ -29,11 +29,11 @@ struct LossRig {
   void expect_lost(const FakeOp& op) {
     EXPECT_EQ(op.code(), StatusCode::peer_gone);
     EXPECT_NE(op.message().find("rank 1 (host b, pid 7) has died"), std::string::npos) << op.message();
-    EXPECT_TRUE(scope.failed());
+    EXPECT_TRUE(domain.failed());
     EXPECT_FALSE(engine.failed());
   }
 
-  Scope scope{"group"};
+  FailureDomain domain{"group"};
   FakeTransport transport;
   Engine engine;
 };
@@ -41,26 +41,26 @@ struct LossRig {
 TEST(EngineLoss, WhatEndsWellAllTheSameHasEndedWell) {
   LossRig rig(kLong);
   const auto before = rig.post({.polls = 100});
-  rig.engine.lose(rig.scope, kLoss);
+  rig.engine.lose(rig.domain, kLoss);
   ASSERT_TRUE(rig.wait(*before));
   EXPECT_EQ(before->code(), StatusCode::ok);
   const auto after = rig.post({.polls = 100});
   ASSERT_TRUE(rig.wait(*after));
   EXPECT_EQ(after->code(), StatusCode::ok);
-  EXPECT_FALSE(rig.scope.failed());
+  EXPECT_FALSE(rig.domain.failed());
 }
 
 TEST(EngineLoss, WhatTheMemberNeverSentFailsTheGroupAtOnce) {
   LossRig rig(kLong);
   const auto op = rig.post({.polls = FakeOp::kNever, .need = Op::Need::missing});
-  rig.engine.lose(rig.scope, kLoss);
+  rig.engine.lose(rig.domain, kLoss);
   ASSERT_TRUE(rig.wait(*op));
   rig.expect_lost(*op);
 }
 
 TEST(EngineLoss, NothingIsStartedThatNeedsWhatTheMemberNeverSent) {
   LossRig rig(kLong);
-  rig.engine.lose(rig.scope, kLoss);
+  rig.engine.lose(rig.domain, kLoss);
   const auto op = rig.post({.need = Op::Need::missing});
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->starts(), 0);
@@ -73,7 +73,7 @@ TEST(EngineLoss, WhatMayStillArriveIsWaitedForUntilItIsQuiet) {
       LossRig rig(kShort);
       const auto op = rig.post({.polls = FakeOp::kNever, .need = need}, follow);
       const Clock::time_point begun = Clock::now();
-      rig.engine.lose(rig.scope, kLoss);
+      rig.engine.lose(rig.domain, kLoss);
       ASSERT_TRUE(follow == Follow::waits ? rig.wait(*op) : ends_by_itself(*op));
       EXPECT_GE(Clock::now() - begun, kShort);
       rig.expect_lost(*op);
@@ -84,12 +84,12 @@ TEST(EngineLoss, WhatMayStillArriveIsWaitedForUntilItIsQuiet) {
 TEST(EngineLoss, AnOperationThatNeedsNothingOfTheMemberGoesOn) {
   LossRig rig(kShort);
   const auto op = rig.post({.polls = FakeOp::kNever, .need = Op::Need::none});
-  rig.engine.lose(rig.scope, kLoss);
+  rig.engine.lose(rig.domain, kLoss);
   EXPECT_FALSE(rig.engine.wait(*op, Deadline::after(5 * kShort)));
   op->end();
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::ok);
-  EXPECT_FALSE(rig.scope.failed());
+  EXPECT_FALSE(rig.domain.failed());
 }
 
 // Operations that were behind catch up: while they do, none is given up.
@@ -97,7 +97,7 @@ TEST(EngineLoss, WhileOthersOfTheGroupAdvanceWhatTheyPassOnIsWaitedFor) {
   LossRig rig(kShort);
   const auto last = rig.post({.polls = FakeOp::kNever});
   const auto moving = rig.post({.polls = FakeOp::kNever, .advances = 1});
-  rig.engine.lose(rig.scope, kLoss);
+  rig.engine.lose(rig.domain, kLoss);
   EXPECT_FALSE(rig.engine.wait(*last, Deadline::after(5 * kShort)));
   moving->end();
   last->end();
@@ -109,18 +109,18 @@ TEST(EngineLoss, AMessageIsNotWaitedForBecauseOthersArrive) {
   LossRig rig(kShort);
   const auto message = rig.post({.polls = FakeOp::kNever, .need = Op::Need::direct});
   rig.post({.polls = FakeOp::kNever, .advances = 1, .need = Op::Need::none});
-  rig.engine.lose(rig.scope, kLoss);
+  rig.engine.lose(rig.domain, kLoss);
   ASSERT_TRUE(rig.wait(*message));
   rig.expect_lost(*message);
 }
 
 TEST(EngineLoss, OtherGroupsGoOn) {
   LossRig rig(kShort);
-  Scope other("other");
-  const auto bystander = make_op({.polls = FakeOp::kNever, .scope = &other});
+  FailureDomain other("other");
+  const auto bystander = make_op({.polls = FakeOp::kNever, .domain = &other});
   rig.engine.post(bystander, Follow::leaves);
   const auto op = rig.post({.polls = FakeOp::kNever});
-  rig.engine.lose(rig.scope, kLoss);
+  rig.engine.lose(rig.domain, kLoss);
   ASSERT_TRUE(rig.wait(*op));
   bystander->end();
   ASSERT_TRUE(rig.wait(*bystander));
@@ -131,7 +131,7 @@ TEST(EngineLoss, OtherGroupsGoOn) {
 TEST(EngineLoss, AnErrorOrASuccessInDoubtIsDueToTheMember) {
   for (const bool in_doubt : {true, false}) {
     LossRig rig(kLong, kLong);
-    rig.engine.lose(rig.scope, kLoss);
+    rig.engine.lose(rig.domain, kLoss);
     const auto op = rig.post({.transport = in_doubt ? Status() : kCut, .doubt = kCut});
     ASSERT_TRUE(rig.wait(*op));
     EXPECT_EQ(op->finishes(), 0);
@@ -146,7 +146,7 @@ TEST(EngineLoss, ALossEndsTheSleepOfAThreadThatWaits) {
   while (rig.engine.sleeps() == 0) {
     std::this_thread::yield();
   }
-  rig.engine.lose(rig.scope, kLoss);
+  rig.engine.lose(rig.domain, kLoss);
   waiter.join();
   rig.expect_lost(*op);
 }

@@ -309,14 +309,14 @@ TEST(Engine, WithBatonGivesUpAtItsDeadline) {
   EXPECT_FALSE(ran);
 }
 
-TEST(Engine, DrainEndsWhenItsScopeIsIdle) {
-  Scope mine("mine");
-  Scope other("other");
+TEST(Engine, DrainEndsWhenItsFailureDomainIsIdle) {
+  FailureDomain mine("mine");
+  FailureDomain other("other");
   Rig rig;
   rig.engine.stop_background();
-  const auto first = rig.post({.polls = 100, .scope = &mine});
-  const auto second = rig.post({.polls = 500, .scope = &mine});
-  const auto foreign = rig.post({.polls = FakeOp::kNever, .scope = &other});
+  const auto first = rig.post({.polls = 100, .domain = &mine});
+  const auto second = rig.post({.polls = 500, .domain = &mine});
+  const auto foreign = rig.post({.polls = FakeOp::kNever, .domain = &other});
   EXPECT_TRUE(rig.engine.drain(mine, hard_limit()));
   EXPECT_TRUE(first->done());
   EXPECT_TRUE(second->done());
@@ -324,9 +324,9 @@ TEST(Engine, DrainEndsWhenItsScopeIsIdle) {
 }
 
 TEST(Engine, DrainGivesUpAtItsDeadline) {
-  Scope mine("mine");
+  FailureDomain mine("mine");
   Rig rig;
-  const auto op = rig.post({.polls = FakeOp::kNever, .scope = &mine});
+  const auto op = rig.post({.polls = FakeOp::kNever, .domain = &mine});
   EXPECT_FALSE(rig.engine.drain(mine, Deadline::after(milliseconds(5))));
   EXPECT_FALSE(op->done());
   EXPECT_FALSE(rig.engine.failed());

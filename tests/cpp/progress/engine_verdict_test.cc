@@ -39,11 +39,11 @@ struct VerdictRig {
 TEST(EngineVerdict, WhoIsGoneIsTheReasonOfAnErrorThatWasSeenFirst) {
   for (const bool at_start : {true, false}) {
     VerdictRig rig(kLong);
-    Scope scope("group");
-    const auto op = rig.post({.name = "send #1", .start = at_start ? kCut : Status(), .transport = kCut, .scope = &scope});
+    FailureDomain domain("group");
+    const auto op = rig.post({.name = "send #1", .start = at_start ? kCut : Status(), .transport = kCut, .domain = &domain});
     rig.turns();
     EXPECT_FALSE(op->done()) << "told before it is known who is gone";
-    rig.engine.fail(scope, kGone);
+    rig.engine.fail(domain, kGone);
     ASSERT_TRUE(rig.wait(*op));
     EXPECT_EQ(op->code(), StatusCode::peer_gone);
     EXPECT_TRUE(contains(op->message(), "rank 3 (host b, pid 7) has died")) << op->message();
@@ -53,21 +53,21 @@ TEST(EngineVerdict, WhoIsGoneIsTheReasonOfAnErrorThatWasSeenFirst) {
 
 TEST(EngineVerdict, AnErrorThatNobodysEndExplainsStandsAfterTheVerdict) {
   VerdictRig rig(kShort);
-  Scope scope("group");
-  const auto op = rig.post({.name = "send #1", .transport = kCut, .scope = &scope});
+  FailureDomain domain("group");
+  const auto op = rig.post({.name = "send #1", .transport = kCut, .domain = &domain});
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::transport);
-  EXPECT_TRUE(scope.failed());
+  EXPECT_TRUE(domain.failed());
   EXPECT_FALSE(rig.engine.failed());
 }
 
 TEST(EngineVerdict, ASuccessInDoubtIsNoneIfAMemberIsGone) {
   VerdictRig rig(kLong);
-  Scope scope("group");
-  const auto op = rig.post({.name = "all_reduce #1", .doubt = kCut, .scope = &scope});
+  FailureDomain domain("group");
+  const auto op = rig.post({.name = "all_reduce #1", .doubt = kCut, .domain = &domain});
   rig.turns();
   EXPECT_FALSE(op->done());
-  rig.engine.fail(scope, kGone);
+  rig.engine.fail(domain, kGone);
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::peer_gone);
   EXPECT_EQ(op->finishes(), 0);
@@ -75,21 +75,21 @@ TEST(EngineVerdict, ASuccessInDoubtIsNoneIfAMemberIsGone) {
 
 TEST(EngineVerdict, ASuccessInDoubtIsOneIfSomebodyElseIsGone) {
   VerdictRig rig(kShort);
-  Scope other("other group");
-  Scope scope("group");
-  const auto op = rig.post({.name = "all_reduce #1", .doubt = kCut, .scope = &scope});
+  FailureDomain other("other group");
+  FailureDomain domain("group");
+  const auto op = rig.post({.name = "all_reduce #1", .doubt = kCut, .domain = &domain});
   rig.engine.fail(other, kGone);
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::ok);
   EXPECT_EQ(op->finishes(), 1);
-  EXPECT_FALSE(scope.failed());
+  EXPECT_FALSE(domain.failed());
 }
 
 TEST(EngineVerdict, ASuccessInDoubtIsKeptAsLongAsTheTransportMayUseIt) {
   for (const bool drained : {false, true}) {
     std::atomic<int> freed{0};
     VerdictRig rig(kShort);
-    Scope other("other group");
+    FailureDomain other("other group");
     auto op = rig.post({.doubt = kCut, .drained = drained, .freed = &freed});
     rig.engine.lose(other, {1, kGone, Loss::kUnknown});
     ASSERT_TRUE(rig.wait(*op));
@@ -104,27 +104,27 @@ TEST(EngineVerdict, ASuccessInDoubtIsKeptAsLongAsTheTransportMayUseIt) {
 TEST(EngineVerdict, ASuccessInDoubtIsNoneIfNobodyIsGone) {
   for (const milliseconds verdict : {milliseconds(0), kShort}) {
     VerdictRig rig(verdict);
-    Scope scope("group");
-    const auto op = rig.post({.name = "all_reduce #1", .doubt = kCut, .scope = &scope});
+    FailureDomain domain("group");
+    const auto op = rig.post({.name = "all_reduce #1", .doubt = kCut, .domain = &domain});
     ASSERT_TRUE(rig.wait(*op));
     EXPECT_EQ(op->code(), StatusCode::transport);
     EXPECT_TRUE(contains(op->message(), "all_reduce #1: the wire is cut")) << op->message();
-    EXPECT_TRUE(scope.failed());
+    EXPECT_TRUE(domain.failed());
   }
 }
 
 TEST(EngineVerdict, AnErrorOfProgressFailsOnlyTheGroupsOfWhoIsGone) {
   VerdictRig rig(kShort);
-  Scope broken("broken");
-  Scope whole("whole");
-  const auto lost = rig.post({.name = "lost", .polls = FakeOp::kNever, .scope = &broken});
+  FailureDomain broken("broken");
+  FailureDomain whole("whole");
+  const auto lost = rig.post({.name = "lost", .polls = FakeOp::kNever, .domain = &broken});
   rig.transport.cut_wire();
   rig.turns();
   rig.engine.fail(broken, kGone);
   ASSERT_TRUE(rig.wait(*lost));
   EXPECT_EQ(lost->code(), StatusCode::peer_gone);
   std::this_thread::sleep_for(3 * kShort);
-  const auto op = rig.post({.scope = &whole});
+  const auto op = rig.post({.domain = &whole});
   ASSERT_TRUE(rig.wait(*op));
   EXPECT_EQ(op->code(), StatusCode::ok);
   EXPECT_FALSE(rig.engine.failed());
@@ -141,10 +141,10 @@ TEST(EngineVerdict, AnErrorOfProgressThatNobodysEndExplainsFailsAll) {
 
 TEST(EngineVerdict, WhatIsInDoubtIsNotDrained) {
   VerdictRig rig(kLong);
-  Scope scope("group");
-  const auto op = rig.post({.doubt = kCut, .scope = &scope});
-  EXPECT_FALSE(rig.engine.drain(scope, Deadline::after(milliseconds(5))));
-  rig.engine.fail(scope, kGone);
+  FailureDomain domain("group");
+  const auto op = rig.post({.doubt = kCut, .domain = &domain});
+  EXPECT_FALSE(rig.engine.drain(domain, Deadline::after(milliseconds(5))));
+  rig.engine.fail(domain, kGone);
   EXPECT_TRUE(rig.wait(*op));
 }
 

@@ -41,9 +41,9 @@ class OpBatchTest : public testing::Test {
   }
 
   std::atomic<int> freed_{0};
-  Scope scope_{"group"};
+  FailureDomain domain_{"group"};
   Rig rig_;
-  std::shared_ptr<OpBatch> batch_ = std::make_shared<OpBatch>(scope_, "batch");
+  std::shared_ptr<OpBatch> batch_ = std::make_shared<OpBatch>(domain_, "batch");
   std::vector<FakeOp*> parts_;  // kept by the batch
 };
 
@@ -131,7 +131,7 @@ TEST_F(OpBatchTest, IsWhatItsPartsAreTogether) {
   EXPECT_FALSE(batch_->is_announced());
   EXPECT_EQ(batch_->patience(), microseconds(7));
   EXPECT_TRUE(batch_->starts_slowly());
-  EXPECT_EQ(&batch_->scope(), &scope_);
+  EXPECT_EQ(&batch_->domain(), &domain_);
   post();
   for (const FakeOp* part : parts_) {
     EXPECT_EQ(part->announcements(), 1);
@@ -180,7 +180,7 @@ TEST_F(OpBatchTest, ReportsTheFirstErrorOnceAllHaveEnded) {
   expect_status(StatusCode::unsupported, "batch (3 operations: a, b, c): b: no such algorithm");
   EXPECT_EQ(parts_[2]->polls(), 60);
   EXPECT_EQ(parts_[2]->finishes(), 0);
-  EXPECT_FALSE(scope_.failed());
+  EXPECT_FALSE(domain_.failed());
   EXPECT_EQ(freed(), 3);
 }
 
@@ -192,7 +192,7 @@ TEST_F(OpBatchTest, AnErrorOfTheTransportEndsItAtOnceAndHidesOthers) {
   ASSERT_TRUE(ends());
   expect_status(StatusCode::transport, "batch (3 operations: a, b, c): c: the wire is cut");
   EXPECT_EQ(parts_[0]->polls(), 40);
-  EXPECT_TRUE(scope_.failed());
+  EXPECT_TRUE(domain_.failed());
   EXPECT_FALSE(rig_.engine.failed());
   EXPECT_EQ(freed(), 0);  // the network may still write to what belongs to `a`
 }
@@ -205,7 +205,7 @@ TEST_F(OpBatchTest, RefusedWithItsFirstPartItEndsAlone) {
   expect_status(StatusCode::invalid, "batch (2 operations: a, b): a: no such rank");
   EXPECT_EQ(parts_[1]->starts(), 0);
   EXPECT_EQ(parts_[0]->polls(), 0);
-  EXPECT_FALSE(scope_.failed());
+  EXPECT_FALSE(domain_.failed());
   EXPECT_EQ(freed(), 2);
 }
 
@@ -218,7 +218,7 @@ TEST_F(OpBatchTest, WhatWasSentBeforeALaterPartWasRefusedCannotBeTakenBack) {
   expect_status(StatusCode::transport, "batch (3 operations: a, b, c): b: no such rank");
   EXPECT_EQ(parts_[0]->starts(), 1);
   EXPECT_EQ(parts_[2]->starts(), 0);
-  EXPECT_TRUE(scope_.failed());
+  EXPECT_TRUE(domain_.failed());
   EXPECT_FALSE(rig_.engine.failed());
   EXPECT_EQ(freed(), 0);
 }
@@ -234,7 +234,7 @@ TEST_F(OpBatchTest, AResultThatCannotBeStoredDoesNotKeepTheOthersFromTheirs) {
   for (const FakeOp* part : parts_) {
     EXPECT_EQ(part->finishes(), 1);
   }
-  EXPECT_FALSE(scope_.failed());
+  EXPECT_FALSE(domain_.failed());
 }
 
 TEST_F(OpBatchTest, NorDoesOneThatThrows) {

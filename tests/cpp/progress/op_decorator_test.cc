@@ -12,11 +12,11 @@ constexpr microseconds kPatience{7};
 // As the inner operation says, member by member: whoever adds a member to Op adds it here.
 TEST(OpDecorator, ForwardsEveryMember) {
   Rig rig;
-  Scope scope("group");
+  FailureDomain domain("group");
   const auto inner = make_op({.name = "inner",
                               .transport = Status(StatusCode::invalid, "transport"),
                               .doubt = Status(StatusCode::transport, "doubt"),
-                              .scope = &scope,
+                              .domain = &domain,
                               .is_announced = true,
                               .patience = kPatience,
                               .starts_slowly = true,
@@ -35,7 +35,7 @@ TEST(OpDecorator, ForwardsEveryMember) {
   EXPECT_EQ(op.waits_for(), "a stream");
   EXPECT_EQ(op.need_of({}), Op::Need::direct);
   EXPECT_EQ(op.source(), inner->source());
-  EXPECT_EQ(&op.scope(), &scope);
+  EXPECT_EQ(&op.domain(), &domain);
   EXPECT_TRUE(op.is_announced() && op.starts_slowly());
   op.announce();
   EXPECT_EQ(inner->announcements(), 1);

@@ -128,9 +128,9 @@ class CollectiveTest : public testing::Test {
   const Bell bell_;
   Rig rig_;
   UccContext context_;
-  const std::shared_ptr<Scope> scope_ = std::make_shared<Scope>("group");
+  const std::shared_ptr<FailureDomain> domain_ = std::make_shared<FailureDomain>("group");
   const std::shared_ptr<UccTeam> team_ =
-      std::make_shared<UccTeam>(5, std::vector<std::uint64_t>{0, 1}, 0, Bells{{&bell_}, true}, scope_);
+      std::make_shared<UccTeam>(5, std::vector<std::uint64_t>{0, 1}, 0, Bells{{&bell_}, true}, domain_);
 };
 
 using enum Op::State;
@@ -194,7 +194,7 @@ TEST_F(CollectiveTest, TheContextCountsPiecesThatArePosted) {
 
 TEST_F(CollectiveTest, TheContextCountsATeamThatIsBeingCreated) {
   const auto outstanding = [this](LoopToken& token) { return context_.outstanding(token); };
-  CreateTeam creation(std::make_shared<UccTeam>(6, std::vector<std::uint64_t>{0, 1}, 0, Bells{}, scope_), context_, "another");
+  CreateTeam creation(std::make_shared<UccTeam>(6, std::vector<std::uint64_t>{0, 1}, 0, Bells{}, domain_), context_, "another");
   with_baton([&](LoopToken& token) {
     ucc.test_says = UCC_INPROGRESS;
     ASSERT_TRUE(creation.start(token).ok());
@@ -572,7 +572,7 @@ TEST_F(CollectiveTest, ASmallOneNeedsNoRoom) {
 }
 
 TEST_F(CollectiveTest, BetweenHostsThereIsRoomForAll) {
-  const auto team = std::make_shared<UccTeam>(6, std::vector<std::uint64_t>{0, 1}, 0, Bells{{}, false}, scope_);
+  const auto team = std::make_shared<UccTeam>(6, std::vector<std::uint64_t>{0, 1}, 0, Bells{{}, false}, domain_);
   with_baton([&](LoopToken& token) { EXPECT_EQ(team->create_post(token, context_), UCC_OK); });
   std::vector<std::shared_ptr<Probe>> several;
   for (int i = 0; i < 5; ++i) {
@@ -808,7 +808,7 @@ TEST_F(CollectiveTest, RingsTheMembersOfItsTeam) {
   op->announce();
   EXPECT_TRUE(sleep.wait(Clock::duration::zero()));
   EXPECT_TRUE(op->is_announced());
-  EXPECT_EQ(&op->scope(), scope_.get());
+  EXPECT_EQ(&op->domain(), domain_.get());
 }
 
 TEST_F(CollectiveTest, MemoryIsAskedForByOneThatNeverBegins) {

@@ -12,7 +12,7 @@ void provoke() {
   EXPECT_NE(ucc_lib_config_read(nullptr, "a file, which it does not read", &config), UCC_OK);
 }
 
-TEST(ErrorLog, HearsWhatIsLoggedInItsScopeOnly) {
+TEST(ErrorLog, HearsWhatIsLoggedWhileACaptureLivesOnly) {
   const std::uint64_t before = ErrorLog::count();
   provoke();
   ErrorLog::listen();
@@ -20,8 +20,8 @@ TEST(ErrorLog, HearsWhatIsLoggedInItsScopeOnly) {
   provoke();
   EXPECT_EQ(ErrorLog::count(), before);
   {
-    const ErrorLog::Scope outer;
-    const ErrorLog::Scope listening;
+    const ErrorLog::Capture outer;
+    const ErrorLog::Capture capture;
     testing::internal::CaptureStdout();
     provoke();
     EXPECT_EQ(testing::internal::GetCapturedStdout(), "");

@@ -25,14 +25,14 @@ class ChannelTest : public testing::Test {
 
   UcxWorker worker_;
   const Bell bell_;
-  const std::shared_ptr<Scope> scope_ = std::make_shared<Scope>("group");
-  const Channel channel_{worker_, 9, {{5, &bell_}, {1, nullptr}, {0, nullptr}}, 1, scope_};
+  const std::shared_ptr<FailureDomain> domain_ = std::make_shared<FailureDomain>("group");
+  const Channel channel_{worker_, 9, {{5, &bell_}, {1, nullptr}, {0, nullptr}}, 1, domain_};
 };
 
 TEST_F(ChannelTest, KnowsItsGroup) {
   EXPECT_EQ(channel_.rank(), 1);
   EXPECT_EQ(channel_.size(), 3);
-  EXPECT_EQ(&channel_.scope(), scope_.get());
+  EXPECT_EQ(&channel_.domain(), domain_.get());
   EXPECT_EQ(&channel_.worker(), &worker_);
 }
 

@@ -165,8 +165,8 @@ TEST(MessagesFailure, ARoundThatCannotBeMadeFailsTheGroup) {
   EXPECT_TRUE(send->status().ok());
   EXPECT_EQ(receive->status().code(), StatusCode::transport);
   EXPECT_EQ(receive->status().message(), std::string("transfer: ") + std::bad_alloc().what());
-  EXPECT_TRUE(job.scope(1).failed());
-  EXPECT_FALSE(job.scope(0).failed());
+  EXPECT_TRUE(job.domain(1).failed());
+  EXPECT_FALSE(job.domain(0).failed());
 }
 
 // --- peers that cannot be reached ----------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted
   ASSERT_TRUE(job.finish());
   EXPECT_EQ(op->status().code(), StatusCode::transport);
   EXPECT_EQ(op->status().message().rfind("transfer: ucp_ep_create: UCX says '", 0), 0U) << op->status().message();
-  EXPECT_TRUE(job.scope(0).failed());
+  EXPECT_TRUE(job.domain(0).failed());
   EXPECT_EQ(job.outstanding(0), 0U);
 }
 
@@ -188,12 +188,12 @@ TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted
 
 // Gives operations of rank 1 up, as the engine does at a timeout.
 struct GivenUp {
-  explicit GivenUp(UcxJob& the_job) : job(the_job), channel(job.make_channel(1, UcxJob::kGroup, scope)) {}
+  explicit GivenUp(UcxJob& the_job) : job(the_job), channel(job.make_channel(1, UcxJob::kGroup, domain)) {}
 
-  void fail() { job.engine(1).fail(*scope, Status(StatusCode::timeout, "too late")); }
+  void fail() { job.engine(1).fail(*domain, Status(StatusCode::timeout, "too late")); }
 
   UcxJob& job;
-  const std::shared_ptr<Scope> scope = std::make_shared<Scope>("closed");
+  const std::shared_ptr<FailureDomain> domain = std::make_shared<FailureDomain>("closed");
   const std::shared_ptr<Channel> channel;
 };
 
@@ -327,11 +327,11 @@ TEST(FlushWorker, EndsWhenAllThatWasSentReachesThePeersWithoutUs) {
     job.post(0, {send_to(1, sent.back())});
   }
   job.post(1, {receive_from(0, got[0])});
-  const auto flush = std::make_shared<FlushWorker>(job.worker(0), job.scope(0));
+  const auto flush = std::make_shared<FlushWorker>(job.worker(0), job.domain(0));
   job.post_op(0, flush);
   ASSERT_TRUE(job.finish());
   EXPECT_TRUE(flush->completion().status().ok());
-  EXPECT_EQ(&flush->scope(), &job.scope(0));
+  EXPECT_EQ(&flush->domain(), &job.domain(0));
   for (std::size_t i = 1; i < kCount; ++i) {  // rank 0 has nothing in flight: it takes no turn
     job.post(1, {receive_from(0, got[i])});
   }
@@ -341,7 +341,7 @@ TEST(FlushWorker, EndsWhenAllThatWasSentReachesThePeersWithoutUs) {
 
 TEST(FlushWorker, OfAWorkerThatSentNothingEndsAtOnce) {
   UcxJob job(1);
-  const auto flush = std::make_shared<FlushWorker>(job.worker(0), job.scope(0));
+  const auto flush = std::make_shared<FlushWorker>(job.worker(0), job.domain(0));
   job.post_op(0, flush);
   ASSERT_TRUE(job.finish(*flush));
   EXPECT_TRUE(flush->completion().status().ok());

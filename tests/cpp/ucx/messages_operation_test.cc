@@ -129,7 +129,7 @@ TEST(MessagesOperation, IsAnnouncedByThePeersItWaitsFor) {
   UcxJob job(3);
   const Bell bell;
   const auto channel = std::make_shared<Channel>(
-      job.worker(0), UcxJob::kGroup, std::vector<ChannelMember>{{0, nullptr}, {1, &bell}, {2, nullptr}}, 0, job.shared_scope(0));
+      job.worker(0), UcxJob::kGroup, std::vector<ChannelMember>{{0, nullptr}, {1, &bell}, {2, nullptr}}, 0, job.shared_domain(0));
   Bytes bytes(8);
   const auto announced = [&](const std::vector<Message>& messages) {
     return Transfer(channel, Space::user, 0, messages).is_announced();
@@ -143,9 +143,9 @@ TEST(MessagesOperation, IsAnnouncedByThePeersItWaitsFor) {
 TEST(MessagesOperation, RingsForThePeersOfItsMessages) {
   UcxJob job(3);
   const Bell bells[3];
-  const auto channel =
-      std::make_shared<Channel>(job.worker(0), UcxJob::kGroup,
-                                std::vector<ChannelMember>{{0, nullptr}, {1, &bells[1]}, {2, &bells[2]}}, 0, job.shared_scope(0));
+  const auto channel = std::make_shared<Channel>(job.worker(0), UcxJob::kGroup,
+                                                 std::vector<ChannelMember>{{0, nullptr}, {1, &bells[1]}, {2, &bells[2]}}, 0,
+                                                 job.shared_domain(0));
   Bytes bytes = pattern(8, 1);
   Bytes got(8);
   const auto rung_by = [&](const Message& message) {
@@ -171,10 +171,10 @@ TEST(MessagesOperation, IsPatientByItsBytes) {
             microseconds(10000));
 }
 
-TEST(MessagesOperation, BelongsToTheScopeOfItsGroup) {
+TEST(MessagesOperation, BelongsToTheFailureDomainOfItsGroup) {
   UcxJob job(1);
   const Transfer transfer(job.channel(0), Space::user, 0, {});
-  EXPECT_EQ(&transfer.scope(), &job.scope(0));
+  EXPECT_EQ(&transfer.domain(), &job.domain(0));
 }
 
 // --- threads -------------------------------------------------------------------------------------------------------------

@@ -113,8 +113,8 @@ TEST(Messages, AreToldApartByTagSpaceAndGroup) {
   for (const std::uint16_t group : {std::uint16_t{1}, static_cast<std::uint16_t>(TagLayout::kMaxGroup)}) {
     for (const Space space : {Space::user, Space::collective}) {
       for (const std::uint32_t tag : {0U, 1U, 0xffffffffU}) {
-        at_sender.push_back({.tag = tag, .space = space, .channel = job.make_channel(0, group, job.shared_scope(0))});
-        at_receiver.push_back({.tag = tag, .space = space, .channel = job.make_channel(1, group, job.shared_scope(1))});
+        at_sender.push_back({.tag = tag, .space = space, .channel = job.make_channel(0, group, job.shared_domain(0))});
+        at_receiver.push_back({.tag = tag, .space = space, .channel = job.make_channel(1, group, job.shared_domain(1))});
       }
     }
   }

@@ -107,7 +107,7 @@ TEST_P(UcxNotes, ComeInTheirOrderToWhoeverLooks) {
   for (Bytes& text : texts) {
     UcxJob::How how;
     how.space = Space::collective;
-    how.channel = job.make_channel(0, TagLayout::kNotes, job.shared_scope(0));
+    how.channel = job.make_channel(0, TagLayout::kNotes, job.shared_domain(0));
     job.post(0, {send_to(1, text)}, std::move(how));
   }
   std::vector<std::string> taken;

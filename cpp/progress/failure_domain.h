@@ -14,11 +14,11 @@
 namespace torch_ucc {
 
 // Fails once, for good, with the first reason. Any thread.
-class Scope {
+class FailureDomain {
  public:
-  explicit Scope(std::string name) : name_(std::move(name)) {}
-  Scope(const Scope&) = delete;
-  Scope& operator=(const Scope&) = delete;
+  explicit FailureDomain(std::string name) : name_(std::move(name)) {}
+  FailureDomain(const FailureDomain&) = delete;
+  FailureDomain& operator=(const FailureDomain&) = delete;
 
   const std::string& name() const { return name_; }
 
