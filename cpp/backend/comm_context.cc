@@ -26,7 +26,7 @@ namespace {
 
 Status closed_status() { return {StatusCode::closed, "its process group was closed"}; }
 
-// How long a closing step may take beyond the caller's limit where no peer is involved: a turn with the baton, the library's own
+// How long a closing step may take beyond the caller's limit where no peer is involved: the baton to be had, the library's own
 // clean-up, callbacks that end.
 constexpr std::chrono::milliseconds kForOurselves{500};
 

@@ -20,7 +20,7 @@ class Transports final : public Pollable {
 
   Status progress(LoopToken& token) override {
     // Over TCP each of them asks the kernel. With nothing of ours under way there may still be a peer that wants to connect.
-    const bool look = ++turns_ % kTurnsPerLook == 0;
+    const bool look = ++rounds_ % kRoundsPerLook == 0;
     const Direct::OnDevice current(token, direct_);
     Status status;
     if (look || collectives_.outstanding(token) != 0) {
@@ -39,13 +39,13 @@ class Transports final : public Pollable {
   }
 
  private:
-  static constexpr unsigned kTurnsPerLook = 64;
+  static constexpr unsigned kRoundsPerLook = 64;
 
   UccContext& collectives_;
   UcxWorker& messages_;
   const Direct& direct_;
   const std::function<void(const std::string&)> on_note_;
-  unsigned turns_ = 0;
+  unsigned rounds_ = 0;
 };
 
 }  // namespace torch_ucc

@@ -15,7 +15,7 @@ StagedOp::StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const
                    bool reads)
     : OpDecorator(std::move(op)),
       copies_(std::move(copies)),
-      turns_(line.turns),
+      tickets_(line.tickets),
       waiting_(line.waiting),
       after_(std::move(after)),
       follows_others_(!after_.empty()),
@@ -36,8 +36,8 @@ void StagedOp::count_begun() {
 }
 
 Status StagedOp::start(LoopToken& token) {
-  ticket_ = turns_->take(token);
-  if (has_arrived() && turns_->serves(token, ticket_)) {
+  ticket_ = tickets_->take(token);
+  if (has_arrived() && tickets_->serves(token, ticket_)) {
     status_ = begin(token);
   }
   return status_;
@@ -45,7 +45,7 @@ Status StagedOp::start(LoopToken& token) {
 
 Op::State StagedOp::poll(LoopToken& token) {
   if (!begun_) {
-    if (!has_arrived() || !turns_->serves(token, ticket_)) {
+    if (!has_arrived() || !tickets_->serves(token, ticket_)) {
       return status_.ok() ? State::in_flight : State::ended;
     }
     status_ = begin(token);
@@ -130,7 +130,7 @@ bool StagedOp::detach_inputs() {
 Status StagedOp::begin(LoopToken& token) {
   begun_ = true;
   count_begun();
-  turns_->pass(token);
+  tickets_->pass(token);
   if (direct() == nullptr) {
     return inner().start(token);
   }

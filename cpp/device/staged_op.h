@@ -14,7 +14,7 @@
 #include "device/copies.h"
 #include "progress/effect_order.h"
 #include "progress/op_decorator.h"
-#include "progress/turns.h"
+#include "progress/ticket_queue.h"
 
 namespace torch_ucc {
 
@@ -25,7 +25,7 @@ class StagedOp final : public OpDecorator {
  public:
   // The order in which the collectives of a group begin, or its messages.
   struct Line {
-    std::shared_ptr<Turns> turns = std::make_shared<Turns>();
+    std::shared_ptr<TicketQueue> tickets = std::make_shared<TicketQueue>();
     std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);  // how many have not begun
   };
 
@@ -61,7 +61,7 @@ class StagedOp final : public OpDecorator {
   State poll_begun(LoopToken& token);
 
   const std::shared_ptr<Copies> copies_;
-  const std::shared_ptr<Turns> turns_;
+  const std::shared_ptr<TicketQueue> tickets_;
   std::shared_ptr<std::atomic<int>> waiting_;  // until it has begun
   EffectOrder::Earlier after_;                 // those that may not have ended
   const bool follows_others_;

@@ -88,7 +88,7 @@ Deadline LifeLines::next() const {
   return next;
 }
 
-std::vector<Notice> LifeLines::turn() {
+std::vector<Notice> LifeLines::serve() {
   std::vector<Notice> heard;
   if (listener_) {
     accept();
@@ -107,7 +107,7 @@ std::vector<Notice> LifeLines::turn() {
 // shows it with its first bytes.
 void LifeLines::accept() {
   const auto is_guest = [](const Line& line) { return line.state == State::awaits_hello; };
-  for (std::size_t turn = 0; turn < kGuests; ++turn) {
+  for (std::size_t taken = 0; taken < kGuests; ++taken) {
     Socket socket = listener_.accepted();
     if (!socket) {
       return;

@@ -38,7 +38,7 @@ class LifeLines {
   // What to sleep on, and until when at the latest; and what to do then: returns what was heard.
   void add_to(std::vector<pollfd>& polled) const;
   Deadline next() const;
-  std::vector<Notice> turn();
+  std::vector<Notice> serve();
 
   // Over every line.
   void tell(const Notice& notice);

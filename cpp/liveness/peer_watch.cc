@@ -103,7 +103,7 @@ void PeerWatch::watch() {
   while (true) {
     look_at_processes();
     if (lines_ != nullptr) {
-      for (const Notice& notice : lines_->turn()) {
+      for (const Notice& notice : lines_->serve()) {
         learn(notice);
       }
     }

@@ -136,7 +136,7 @@ CheckedOp::CheckedOp(const Call& call, const Fingerprint& mine, std::shared_ptr<
 }
 
 Status CheckedOp::start(LoopToken& token) {
-  ticket_ = team_->check_turns().take(token);
+  ticket_ = team_->check_tickets().take(token);
   return check_->start(token);
 }
 
@@ -152,11 +152,11 @@ Op::State CheckedOp::poll(LoopToken& token) {
   if (const State state = check_->poll(token); state != State::ended) {
     return state;
   }
-  if (check_->transport_status().ok() && !team_->check_turns().serves(token, ticket_)) {
+  if (check_->transport_status().ok() && !team_->check_tickets().serves(token, ticket_)) {
     return State::in_flight;
   }
   checked_ = true;
-  team_->check_turns().pass(token);
+  team_->check_tickets().pass(token);
   status_ = check_->transport_status();
   if (status_.ok()) {
     status_ = exchange_->result();

@@ -10,7 +10,7 @@
 
 namespace torch_ucc {
 
-// Turns the bits of each element into a key, in place. NaN becomes the key that MIN or MAX keeps.
+// TicketQueue the bits of each element into a key, in place. NaN becomes the key that MIN or MAX keeps.
 template <typename Integer, typename Float>
 void to_ordered_keys(Float* data, std::size_t count, bool nan_is_lowest) {
   static_assert(sizeof(Integer) == sizeof(Float));

@@ -43,10 +43,10 @@ void keep_forever(std::shared_ptr<Op> op) {
 }  // namespace
 
 // Tries to take the baton. Who leaves the block with it gives it back, then completes what ended meanwhile.
-class Engine::Turn {
+class Engine::BatonGuard {
  public:
-  explicit Turn(Engine& engine) TUCC_NO_THREAD_SAFETY_ANALYSIS : engine_(engine), held_(engine.baton_.try_lock()) {}
-  ~Turn() TUCC_NO_THREAD_SAFETY_ANALYSIS {
+  explicit BatonGuard(Engine& engine) TUCC_NO_THREAD_SAFETY_ANALYSIS : engine_(engine), held_(engine.baton_.try_lock()) {}
+  ~BatonGuard() TUCC_NO_THREAD_SAFETY_ANALYSIS {
     if (!held_) {
       return;
     }
@@ -66,8 +66,8 @@ class Engine::Turn {
     engine_.baton_.unlock();
     engine_.deliver(ended);
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  BatonGuard(const BatonGuard&) = delete;
+  BatonGuard& operator=(const BatonGuard&) = delete;
 
   explicit operator bool() const { return held_; }
   LoopToken& token() { return token_; }  // only if held
@@ -84,7 +84,7 @@ class Engine::Attendance {
   ~Attendance() {
     engine_.attending_.fetch_sub(1, std::memory_order_seq_cst);
     if (engine_.intake_size_.load(std::memory_order_seq_cst) != 0) {
-      engine_.rouse_background();  // left to us after our last turn
+      engine_.rouse_background();  // left to us after we last held the baton
     } else {
       engine_.wake_background_if_needed();
     }
@@ -106,13 +106,13 @@ Engine::Engine(Pollable& transport, ParkPolicy policy, Bell bell, LossPolicy los
 
 Engine::~Engine() {
   stop_background();
-  if (Turn turn(*this); turn) {
+  if (BatonGuard baton(*this); baton) {
     if (outstanding() != 0) {
       fail(Status(StatusCode::closed, "the engine was destroyed"));
     }
-    admit_intake(turn.token());
-    abandon_failed(turn.token());
-    judge(turn.token());
+    admit_intake(baton.token());
+    abandon_failed(baton.token());
+    judge(baton.token());
     for (auto& op : abandoned_) {
       keep_forever(std::move(op));
     }
@@ -143,11 +143,11 @@ void Engine::post(std::shared_ptr<Op> op, Follow follow) {
 }
 
 void Engine::start_now(std::shared_ptr<Op> op, Follow follow) {
-  if (Turn turn(*this); turn) {
+  if (BatonGuard baton(*this); baton) {
     const Op* const mine = op.get();
-    admit_intake(turn.token());
-    admit(turn.token(), std::move(op));
-    poll(turn.token(), mine, follow == Follow::leaves ? 1 : policy_.polls_after_post);  // who leaves has better things to do
+    admit_intake(baton.token());
+    admit(baton.token(), std::move(op));
+    poll(baton.token(), mine, follow == Follow::leaves ? 1 : policy_.polls_after_post);  // who leaves has better things to do
   } else {
     enqueue(std::move(op));
   }
@@ -163,11 +163,11 @@ void Engine::enqueue(std::shared_ptr<Op> op) {
 // Whoever held the baton takes the intake before giving it back, but may have looked just before the last append.
 void Engine::serve_intake() {
   while (intake_size_.load(std::memory_order_seq_cst) != 0) {
-    Turn turn(*this);
-    if (!turn) {
-      return;  // the holder comes here after its turn
+    BatonGuard baton(*this);
+    if (!baton) {
+      return;  // the holder comes here when it gives the baton back
     }
-    admit_intake(turn.token());
+    admit_intake(baton.token());
   }
 }
 
@@ -273,7 +273,7 @@ void Engine::judge(LoopToken& token) {
   });
 }
 
-void Engine::poll(LoopToken& token, const Op* until, int turns) {
+void Engine::poll(LoopToken& token, const Op* until, int rounds) {
   token.check();
   baton_.assert_held();
   abandon_failed(token);
@@ -282,7 +282,7 @@ void Engine::poll(LoopToken& token, const Op* until, int turns) {
     std::erase_if(abandoned_, [&](const std::shared_ptr<Op>& op) { return op->is_drained(token); });
   }
   bool until_ended = false;
-  for (int turn = 0; turn < turns && !in_flight_.empty() && !until_ended; ++turn) {
+  for (int round = 0; round < rounds && !in_flight_.empty() && !until_ended; ++round) {
     if (Status progressed = transport_.progress(token); !progressed.ok()) {
       if (losses_.verdict.count() == 0) {
         fail(std::move(progressed));
@@ -450,7 +450,7 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
     if (deadline.passed(now)) {
       return false;
     }
-    if (parker.next(now) == Parker::Turn::pause) {
+    if (parker.next(now) == Parker::Step::pause) {
       std::this_thread::sleep_for(parker.take_pause());
     } else {
       ::sched_yield();
@@ -572,7 +572,7 @@ bool Engine::wait_attending(std::optional<Attendance>& here, Op& op, Deadline de
   parker.set_patience(op.patience());
   parker.give_way(give_way_until_.load(std::memory_order_relaxed));
   while (true) {
-    const Clock::time_point now = turn(parker, &op).now;
+    const Clock::time_point now = drive_for(parker, &op).now;
     if (op.deadline().passed(now) && !op.completion().done() && op.take_back(Op::After::given_up)) {
       complete(op, time_out(op));  // also when the baton could not be had
     }
@@ -590,27 +590,27 @@ bool Engine::wait_attending(std::optional<Attendance>& here, Op& op, Deadline de
   return op.completion().done();
 }
 
-// One turn with the baton, if it is free.
+// Drives once, if the baton is free.
 Engine::Drove Engine::drive(const Op* until, int polls) {
   Drove drove;
   {
-    Turn turn(*this);
-    drove.held = static_cast<bool>(turn);
-    if (turn) {
-      admit_intake(turn.token());
-      poll(turn.token(), until, polls);
+    BatonGuard baton(*this);
+    drove.held = static_cast<bool>(baton);
+    if (baton) {
+      admit_intake(baton.token());
+      poll(baton.token(), until, polls);
     }
     drove.now = Clock::now();
-    if (turn) {
-      expire(turn.token(), drove.now);
+    if (baton) {
+      expire(baton.token(), drove.now);
     }
   }
   serve_intake();
   return drove;
 }
 
-// A turn of polling; the parker starts over if it saw anything happen.
-Engine::Drove Engine::turn(Parker& parker, const Op* until) {
+// Polls for a while; the parker starts over if it saw anything happen.
+Engine::Drove Engine::drive_for(Parker& parker, const Op* until) {
   const std::uint64_t before = activity_.load(std::memory_order_relaxed);
   const Drove drove = drive(until, parker.polls());
   if (activity_.load(std::memory_order_relaxed) != before) {
@@ -634,18 +634,18 @@ void Engine::yield(Parker& parker, Clock::time_point now, bool waits) {
   }
 }
 
-// Between two turns. `waited_for` is null in the background thread.
+// Between two rounds of polling. `waited_for` is null in the background thread.
 void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline) {
   switch (parker.next(now)) {
-    case Parker::Turn::poll_again:
+    case Parker::Step::poll_again:
       return;
-    case Parker::Turn::yield:
+    case Parker::Step::yield:
       yield(parker, now, waited_for != nullptr);
       return;
-    case Parker::Turn::pause: {
+    case Parker::Step::pause: {
       Bell::Sleep sleep(bell_);
       const Clock::time_point before = now;
-      now = turn(parker, waited_for).now;  // what came before the announcement is seen here, what comes later rings
+      now = drive_for(parker, waited_for).now;  // what came before the announcement is seen here, what comes later rings
       const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || stopping_.load();
       if (over || parker.moves(now - before)) {
         return;
@@ -676,9 +676,9 @@ bool Engine::with_baton(Deadline deadline, const std::function<void(LoopToken&)>
   while (true) {
     bool done = false;
     {
-      Turn turn(*this);
-      if (turn) {
-        body(turn.token());
+      BatonGuard baton(*this);
+      if (baton) {
+        body(baton.token());
         done = true;
       }
     }
@@ -747,7 +747,7 @@ void Engine::background() {
         parker.emplace(policy_, Clock::now());
       }
       parker->set_patience(patience_.load(std::memory_order_relaxed));
-      if (const Drove drove = turn(*parker, nullptr); drove.held) {
+      if (const Drove drove = drive_for(*parker, nullptr); drove.held) {
         length = kNap;
         rest(*parker, drove.now, nullptr, Deadline());
       } else {  // by a caller whose post takes long, mostly

@@ -116,7 +116,7 @@ class Engine {
   std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
  private:
-  class Turn;        // holds the baton for a block
+  class BatonGuard;  // holds the baton for a block
   class Attendance;  // of a thread that waits: while one lives, the background thread leaves what is in flight to it
   using Ops = std::vector<std::shared_ptr<Op>>;
 
@@ -134,7 +134,7 @@ class Engine {
     Clock::time_point since;
   };
 
-  // What came of a turn: the time after it, and whether the baton was free.
+  // What came of driving: the time after it, and whether the baton was free.
   struct Drove {
     Clock::time_point now;
     bool held = false;
@@ -145,7 +145,7 @@ class Engine {
   void judge(LoopToken& token);
   void admit(LoopToken& token, std::shared_ptr<Op> op);
   void admit_intake(LoopToken& token);
-  void poll(LoopToken& token, const Op* until, int turns);
+  void poll(LoopToken& token, const Op* until, int rounds);
   void expire(LoopToken& token, Clock::time_point now);
   void abandon_failed(LoopToken& token);
   void abandon(LoopToken& token, std::shared_ptr<Op> op);
@@ -155,7 +155,7 @@ class Engine {
   // Without it.
   bool wait_attending(std::optional<Attendance>& here, Op& op, Deadline deadline, InterruptCheck interrupt);
   Drove drive(const Op* until, int polls);
-  Drove turn(Parker& parker, const Op* until);
+  Drove drive_for(Parker& parker, const Op* until);
   void yield(Parker& parker, Clock::time_point now, bool waits);
   void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
   void start_now(std::shared_ptr<Op> op, Follow follow);

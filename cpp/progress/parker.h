@@ -17,7 +17,7 @@ struct ParkPolicy {
   microseconds pause_max_rung{20000};  // where every peer rings when it arrives
   int polls_after_post = 16;           // by who stays: an operation of ranks that all arrived ends right there
   int polls_per_yield = 8;             // between two yields
-  int polls_per_turn = 32;             // between two looks at the clock
+  int polls_per_round = 32;            // between two looks at the clock
   microseconds crowded_yield{1000};    // a yield that took so long gave the core to somebody who computes
   microseconds give_way{50000};        // then who waits neither spins nor yields for so long
   microseconds moving{5};              // a single poll that took so long moved data
@@ -27,26 +27,26 @@ struct ParkPolicy {
 // A pure state machine over the time given to it: it never sleeps itself.
 class Parker {
  public:
-  enum class Turn : unsigned char { poll_again, yield, pause };
+  enum class Step : unsigned char { poll_again, yield, pause };
 
   Parker(const ParkPolicy& policy, Clock::time_point now) : policy_(policy), since_(now), pause_(policy.pause_min) {}
 
-  // What to do after a turn of polling that ended at `now`.
-  Turn next(Clock::time_point now) {
+  // What to do after a round of polling that ended at `now`.
+  Step next(Clock::time_point now) {
     if (now < give_way_until_) {
       polls_ = 1;
-      return Turn::pause;
+      return Step::pause;
     }
     const auto waited = now - since_;
     if (waited < policy_.spin) {
-      return Turn::poll_again;
+      return Step::poll_again;
     }
     if (waited < policy_.spin + policy_.yield + patience_) {
       polls_ = policy_.polls_per_yield;
-      return Turn::yield;
+      return Step::yield;
     }
     polls_ = 1;
-    return Turn::pause;
+    return Step::pause;
   }
 
   // Something happened: from the start again.
@@ -73,8 +73,8 @@ class Parker {
   // Somebody else computes on our core: who spins or yields there is not let back for a time slice, who sleeps is when he wakes.
   void give_way(Clock::time_point until) { give_way_until_ = until; }
 
-  // Polls in the coming turn.
-  int polls() const { return polls_ == 0 ? policy_.polls_per_turn : polls_; }
+  // Polls in the coming round.
+  int polls() const { return polls_ == 0 ? policy_.polls_per_round : polls_; }
 
   // The length of the pause that next() asked for; each is longer than the last, up to pause_max. `rung`: who is waited for
   // will ring.
@@ -105,7 +105,7 @@ inline ParkPolicy fit_to_cores(ParkPolicy policy, int ranks, int cores) {
   if (ranks > cores) {
     policy.spin = microseconds(0);
     policy.polls_after_post = 2;
-    policy.polls_per_turn = 2;
+    policy.polls_per_round = 2;
     policy.polls_per_yield = 2;
     policy.crowded_yield = std::max(policy.crowded_yield, policy.crowded_yield / 2 * (ranks / cores));
   }

@@ -44,13 +44,13 @@ Status Collective::start(LoopToken& token) {
   if (team_->handle(token) == nullptr) {
     return Status(StatusCode::closed, "the group was shut down");
   }
-  ticket_ = team_->turns().take(token);
+  ticket_ = team_->tickets().take(token);
   post_pieces(token);
   return status_;
 }
 
 void Collective::post_pieces(LoopToken& token) {
-  if (all_posted() || !team_->turns().serves(token, ticket_)) {
+  if (all_posted() || !team_->tickets().serves(token, ticket_)) {
     return;
   }
   if (!begun_) {
@@ -73,12 +73,12 @@ void Collective::post_pieces(LoopToken& token) {
       status_ = Status(StatusCode::transport, "there is no memory left for a copy of what it sends");
     }
     if (!status_.ok()) {
-      team_->turns().pass(token);
+      team_->tickets().pass(token);
       return;
     }
   }
   if (all_posted()) {
-    team_->turns().pass(token);
+    team_->tickets().pass(token);
   }
 }
 

@@ -14,7 +14,7 @@
 #include "progress/failure_domain.h"
 #include "progress/loop_token.h"
 #include "progress/op.h"
-#include "progress/turns.h"
+#include "progress/ticket_queue.h"
 #include "ucc/context.h"
 
 namespace torch_ucc {
@@ -55,12 +55,12 @@ class UccTeam {
 
   // UCC matches collectives by the order in which a team initialises them, and a large one is initialised piece by piece.
   // So each initialises in its turn.
-  Turns& turns() { return turns_; }
+  TicketQueue& tickets() { return tickets_; }
   // The same for calls that are compared between the ranks first: those that passed start in the order of the calls.
-  Turns& check_turns() { return check_turns_; }
+  TicketQueue& check_tickets() { return check_tickets_; }
 
   // Whether an operation whose pieces have so many bytes may start beside what is posted, which large ones of one host would hold
-  // up. Those that come after it wait as well, in their turns. Where not all members ring nothing is held back.
+  // up. Those that come after it wait as well, in the order of their tickets. Where not all members ring nothing is held back.
   bool has_room_for(LoopToken& token, std::size_t bytes) const {
     token.check();
     return moving_ == 0 || bytes <= kSmall || moving_ + bytes <= kMostOnHost || !bells_.complete;
@@ -87,8 +87,8 @@ class UccTeam {
   const std::shared_ptr<FailureDomain> domain_;
   UccContext* context_ = nullptr;  // once create_post() was called, like
   ucc_team_h handle_ = nullptr;
-  Turns turns_;
-  Turns check_turns_;
+  TicketQueue tickets_;
+  TicketQueue check_tickets_;
   std::size_t moving_ = 0;  // bytes of the collectives that are posted; with the baton
 };
 

@@ -125,8 +125,8 @@ class UcxJob {
     posted_.emplace_back(rank, std::move(op));
   }
 
-  // Every rank with something in flight takes a turn.
-  void turn() {
+  // Every rank with something in flight drives.
+  void drive() {
     for (const auto& [rank, op] : posted_) {
       if (!op->completion().done()) {
         engine(rank).wait(*op, Deadline::after(milliseconds(0)));
@@ -135,10 +135,10 @@ class UcxJob {
   }
   // True once `op` is done, or all that was posted.
   bool finish(const Op& op) {
-    return turn_until([&op] { return op.completion().done(); });
+    return drive_until([&op] { return op.completion().done(); });
   }
   bool finish() {
-    return turn_until([this] {
+    return drive_until([this] {
       return std::all_of(posted_.begin(), posted_.end(), [](const auto& posted) { return posted.second->completion().done(); });
     });
   }
@@ -160,13 +160,13 @@ class UcxJob {
   Rank& at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
 
   template <typename Condition>
-  bool turn_until(Condition condition) {
+  bool drive_until(Condition condition) {
     const Deadline limit = hard_limit();
     while (!condition()) {
       if (limit.passed()) {
         return false;
       }
-      turn();
+      drive();
     }
     return true;
   }

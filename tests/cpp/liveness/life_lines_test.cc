@@ -30,17 +30,17 @@ struct Rig {
       if (limit.passed()) {
         return false;
       }
-      turn(to, heard_to);
-      turn(from, heard_from);
+      serve(to, heard_to);
+      serve(from, heard_from);
       ::usleep(200);
     }
     return true;
   }
 
-  void turns(int count) {
+  void rounds(int count) {
     for (int i = 0; i < count; ++i) {
-      turn(to, heard_to);
-      turn(from, heard_from);
+      serve(to, heard_to);
+      serve(from, heard_from);
       ::usleep(200);
     }
   }
@@ -52,9 +52,9 @@ struct Rig {
   }
 
  private:
-  static void turn(const std::unique_ptr<LifeLines>& lines, std::vector<Notice>& heard) {
+  static void serve(const std::unique_ptr<LifeLines>& lines, std::vector<Notice>& heard) {
     if (lines != nullptr) {
-      for (const Notice& notice : lines->turn()) {
+      for (const Notice& notice : lines->serve()) {
         heard.push_back(notice);
       }
     }
@@ -79,7 +79,7 @@ TEST(LifeLines, ListensUntilAllHaveCome) {
   EXPECT_EQ(listening(*rig.to), 1U);
   EXPECT_EQ(listening(*rig.from), 0U);  // nobody connects to it
   rig.connect();
-  rig.turns(2);
+  rig.rounds(2);
   EXPECT_EQ(listening(*rig.to), 0U);
 }
 
@@ -98,12 +98,12 @@ TEST(LifeLines, CarriesNoticesBothWays) {
 TEST(LifeLines, TellsWhoseLineEnded) {
   Rig rig;
   rig.connect();
-  rig.turns(2);
+  rig.rounds(2);
   rig.from.reset();  // as when its process is killed
   ASSERT_TRUE(rig.until([&] { return !rig.heard_to.empty(); }));
   EXPECT_EQ(rig.heard_to[0].peer, 0U);
   EXPECT_EQ(rig.heard_to[0].how, Ending::died);
-  rig.turns(5);
+  rig.rounds(5);
   EXPECT_EQ(rig.heard_to.size(), 1U);
 }
 
@@ -115,7 +115,7 @@ TEST(LifeLines, AFarewellIsHeardInsteadOfAnEnd) {
   rig.from.reset();
   ASSERT_TRUE(rig.until([&] { return !rig.heard_to.empty(); }));
   EXPECT_EQ(rig.heard_to[0].how, Ending::left);
-  rig.turns(5);
+  rig.rounds(5);
   EXPECT_EQ(rig.heard_to.size(), 1U);
 }
 
@@ -158,7 +158,7 @@ TEST(LifeLines, StrangersAreTurnedAwayAndDisturbNobody) {
   for (int i = 0; i < 200; ++i) {
     strangers.push_back(Socket::connecting("127.0.0.1", address.port));
   }
-  rig.turns(5);
+  rig.rounds(5);
   for (const Socket& stranger : strangers) {
     constexpr std::string_view kRequest = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     ::send(stranger.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL);
@@ -173,7 +173,7 @@ TEST(LifeLines, StrangersThatStayWithoutAWordKeepNobodyOut) {
   std::vector<Socket> strangers;
   for (int i = 0; i < 300; ++i) {
     strangers.push_back(Socket::connecting("127.0.0.1", address.port));
-    rig.turns(1);
+    rig.rounds(1);
   }
   rig.connect();
   EXPECT_TRUE(rig.heard_to.empty());
@@ -186,7 +186,7 @@ TEST(LifeLines, TriesEachAddressAndTakesOne) {
   rig.from->connect(1, address);
   ASSERT_TRUE(rig.until([&] { return rig.from->unsettled() == 0; }));
   EXPECT_TRUE(rig.from->failed().empty());
-  rig.turns(20);
+  rig.rounds(20);
   EXPECT_TRUE(rig.heard_to.empty()) << "a way that was not taken was heard as an end";
   std::vector<pollfd> polled;
   rig.from->add_to(polled);

@@ -26,7 +26,7 @@ struct VerdictRig {
     return op;
   }
   bool wait(FakeOp& op) { return engine.wait(op, hard_limit()); }
-  void turns() {
+  void drive() {
     for (int i = 0; i < 10; ++i) {
       EXPECT_TRUE(engine.run(make_op({})).ok());
     }
@@ -41,7 +41,7 @@ TEST(EngineVerdict, WhoIsGoneIsTheReasonOfAnErrorThatWasSeenFirst) {
     VerdictRig rig(kLong);
     FailureDomain domain("group");
     const auto op = rig.post({.name = "send #1", .start = at_start ? kCut : Status(), .transport = kCut, .domain = &domain});
-    rig.turns();
+    rig.drive();
     EXPECT_FALSE(op->done()) << "told before it is known who is gone";
     rig.engine.fail(domain, kGone);
     ASSERT_TRUE(rig.wait(*op));
@@ -65,7 +65,7 @@ TEST(EngineVerdict, ASuccessInDoubtIsNoneIfAMemberIsGone) {
   VerdictRig rig(kLong);
   FailureDomain domain("group");
   const auto op = rig.post({.name = "all_reduce #1", .doubt = kCut, .domain = &domain});
-  rig.turns();
+  rig.drive();
   EXPECT_FALSE(op->done());
   rig.engine.fail(domain, kGone);
   ASSERT_TRUE(rig.wait(*op));
@@ -95,7 +95,7 @@ TEST(EngineVerdict, ASuccessInDoubtIsKeptAsLongAsTheTransportMayUseIt) {
     ASSERT_TRUE(rig.wait(*op));
     EXPECT_EQ(op->code(), StatusCode::ok);
     op.reset();
-    rig.turns();
+    rig.drive();
     EXPECT_EQ(freed, drained ? 1 : 0);
     EXPECT_EQ(rig.engine.left_behind(), !drained);
   }
@@ -119,7 +119,7 @@ TEST(EngineVerdict, AnErrorOfProgressFailsOnlyTheGroupsOfWhoIsGone) {
   FailureDomain whole("whole");
   const auto lost = rig.post({.name = "lost", .polls = FakeOp::kNever, .domain = &broken});
   rig.transport.cut_wire();
-  rig.turns();
+  rig.drive();
   rig.engine.fail(broken, kGone);
   ASSERT_TRUE(rig.wait(*lost));
   EXPECT_EQ(lost->code(), StatusCode::peer_gone);

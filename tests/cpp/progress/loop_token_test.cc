@@ -13,7 +13,7 @@ namespace torch_ucc {
 namespace {
 
 static_assert(!std::is_default_constructible_v<LoopToken>, "only an engine makes one");
-static_assert(!std::is_copy_constructible_v<LoopToken>, "a token must not outlive its turn");
+static_assert(!std::is_copy_constructible_v<LoopToken>, "a token must not outlive the hold of the baton");
 
 TEST(LoopToken, IsFineInTheThreadThatHoldsTheBaton) {
   FakeTransport transport;

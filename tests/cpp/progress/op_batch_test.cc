@@ -28,7 +28,7 @@ class OpBatchTest : public testing::Test {
   }
   void post() { rig_.engine.post(batch_, Follow::waits); }
   bool ends() { return rig_.engine.wait(*batch_, hard_limit()); }
-  bool ends_in_one_turn() { return rig_.engine.wait(*batch_, Deadline::after(milliseconds(0))); }
+  bool ends_in_one_round() { return rig_.engine.wait(*batch_, Deadline::after(milliseconds(0))); }
   const Status& status() const { return batch_->completion().status(); }
   void expect_status(StatusCode code, const std::string& message) const {
     EXPECT_EQ(status().code(), code);
@@ -69,7 +69,7 @@ TEST_F(OpBatchTest, EndsWhenTheLastOfItsPartsHasEnded) {
   post();
   for (const std::size_t next : {1U, 2U}) {
     parts_[next]->end();
-    EXPECT_FALSE(ends_in_one_turn());
+    EXPECT_FALSE(ends_in_one_round());
     EXPECT_EQ(parts_[next]->finishes(), 0);
   }
   parts_[0]->end();

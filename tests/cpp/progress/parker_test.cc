@@ -5,7 +5,7 @@
 namespace torch_ucc {
 namespace {
 
-using Turn = Parker::Turn;
+using Step = Parker::Step;
 const Clock::time_point kStart = Clock::time_point(std::chrono::hours(1));
 
 ParkPolicy policy() {
@@ -14,17 +14,17 @@ ParkPolicy policy() {
           .pause_min = microseconds(20),
           .pause_max = microseconds(1000),
           .pause_max_rung = microseconds(10000),
-          .polls_per_turn = 32};
+          .polls_per_round = 32};
 }
 
 TEST(Parker, SpinsThenYieldsThenPauses) {
   Parker parker(policy(), kStart);
-  EXPECT_EQ(parker.next(kStart), Turn::poll_again);
-  EXPECT_EQ(parker.next(kStart + microseconds(199)), Turn::poll_again);
-  EXPECT_EQ(parker.next(kStart + microseconds(200)), Turn::yield);
-  EXPECT_EQ(parker.next(kStart + microseconds(2199)), Turn::yield);
-  EXPECT_EQ(parker.next(kStart + microseconds(2200)), Turn::pause);
-  EXPECT_EQ(parker.next(kStart + std::chrono::hours(1)), Turn::pause);
+  EXPECT_EQ(parker.next(kStart), Step::poll_again);
+  EXPECT_EQ(parker.next(kStart + microseconds(199)), Step::poll_again);
+  EXPECT_EQ(parker.next(kStart + microseconds(200)), Step::yield);
+  EXPECT_EQ(parker.next(kStart + microseconds(2199)), Step::yield);
+  EXPECT_EQ(parker.next(kStart + microseconds(2200)), Step::pause);
+  EXPECT_EQ(parker.next(kStart + std::chrono::hours(1)), Step::pause);
 }
 
 TEST(Parker, PollsLessTheLongerItWaits) {
@@ -66,20 +66,20 @@ TEST(Parker, PausesLongerWhereTheOtherRings) {
 TEST(Parker, StartsOverWhenSomethingHappened) {
   Parker parker(policy(), kStart);
   const Clock::time_point later = kStart + milliseconds(10);
-  EXPECT_EQ(parker.next(later), Turn::pause);
+  EXPECT_EQ(parker.next(later), Step::pause);
   const microseconds first = parker.take_pause();
   parker.restart(later);
   EXPECT_EQ(parker.polls(), 32);
-  EXPECT_EQ(parker.next(later), Turn::poll_again);
-  EXPECT_EQ(parker.next(later + microseconds(300)), Turn::yield);
+  EXPECT_EQ(parker.next(later), Step::poll_again);
+  EXPECT_EQ(parker.next(later + microseconds(300)), Step::yield);
   EXPECT_EQ(parker.take_pause(), first);
 }
 
 TEST(Parker, PatienceProlongsTheYielding) {
   Parker parker(policy(), kStart);
   parker.set_patience(milliseconds(100));
-  EXPECT_EQ(parker.next(kStart + milliseconds(102)), Turn::yield);
-  EXPECT_EQ(parker.next(kStart + milliseconds(103)), Turn::pause);
+  EXPECT_EQ(parker.next(kStart + milliseconds(102)), Step::yield);
+  EXPECT_EQ(parker.next(kStart + milliseconds(103)), Step::pause);
 }
 
 TEST(Parker, PausesGrowFromZeroToo) {
@@ -116,24 +116,24 @@ TEST(Parker, WithoutSpinYieldsFromTheStart) {
   ParkPolicy shared = policy();
   shared.spin = microseconds(0);
   Parker parker(shared, kStart);
-  EXPECT_EQ(parker.next(kStart), Turn::yield);
+  EXPECT_EQ(parker.next(kStart), Step::yield);
 }
 
 TEST(Parker, WhoGivesWayNeitherSpinsNorYieldsUntilThen) {
   Parker parker(policy(), kStart);
   parker.give_way(kStart + milliseconds(50));
-  EXPECT_EQ(parker.next(kStart), Turn::pause);
+  EXPECT_EQ(parker.next(kStart), Step::pause);
   EXPECT_EQ(parker.polls(), 1);
   parker.restart(kStart + milliseconds(49));
-  EXPECT_EQ(parker.next(kStart + milliseconds(49)), Turn::pause);
+  EXPECT_EQ(parker.next(kStart + milliseconds(49)), Step::pause);
   parker.restart(kStart + milliseconds(50));
-  EXPECT_EQ(parker.next(kStart + milliseconds(50)), Turn::poll_again);
+  EXPECT_EQ(parker.next(kStart + milliseconds(50)), Step::poll_again);
 }
 
 TEST(FitToCores, LeavesThePolicyAloneWhileThereIsACoreForEveryRank) {
   const ParkPolicy fitted = fit_to_cores(policy(), 4, 4);
   EXPECT_EQ(fitted.spin, policy().spin);
-  EXPECT_EQ(fitted.polls_per_turn, policy().polls_per_turn);
+  EXPECT_EQ(fitted.polls_per_round, policy().polls_per_round);
 }
 
 TEST(FitToCores, BackgroundThreadsKeepToTheirRanksCoreWhereNoneIsToSpare) {
@@ -145,7 +145,7 @@ TEST(FitToCores, BackgroundThreadsKeepToTheirRanksCoreWhereNoneIsToSpare) {
 TEST(FitToCores, NobodySpinsWhenRanksOutnumberCores) {
   const ParkPolicy fitted = fit_to_cores(policy(), 3, 2);
   EXPECT_EQ(fitted.spin, microseconds(0));
-  EXPECT_LT(fitted.polls_per_turn, policy().polls_per_turn);
+  EXPECT_LT(fitted.polls_per_round, policy().polls_per_round);
   EXPECT_EQ(fitted.yield, policy().yield);
 }
 

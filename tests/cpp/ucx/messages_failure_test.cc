@@ -244,9 +244,9 @@ TEST(MessagesFailure, AMessageThatHasBegunToArriveIsNotWrittenToMemoryOfTheCalle
   const auto receive = job.post(1, {receive_from(0, got)}, {.tag = 1, .channel = given_up.channel});
   job.post(0, {send_to(1, sent)}, {.tag = 1});
   while (got[0] != sent[0] && !receive->done()) {
-    job.turn();
+    job.drive();
   }
-  ASSERT_FALSE(receive->done()) << "it ended within a turn: the test needs a longer message";
+  ASSERT_FALSE(receive->done()) << "it ended within a round: the test needs a longer message";
   given_up.fail();
   ASSERT_TRUE(job.finish(*receive));
   const Bytes mine(kSize, 100);
@@ -306,7 +306,7 @@ TEST(MessagesFailure, NothingIsNeededOfALostMemberWhoseMessageHasCome) {
   job.post(1, {send_to(0, sent)});
   const auto op = job.post(0, {receive_from(1, first), receive_from(2, second)});
   while (first != sent) {
-    job.turn();
+    job.drive();
   }
   EXPECT_EQ(op->need_of({1, Status()}), Op::Need::none);
   EXPECT_EQ(op->need_of({2, Status()}), Op::Need::direct);
@@ -332,7 +332,7 @@ TEST(FlushWorker, EndsWhenAllThatWasSentReachesThePeersWithoutUs) {
   ASSERT_TRUE(job.finish());
   EXPECT_TRUE(flush->completion().status().ok());
   EXPECT_EQ(&flush->domain(), &job.domain(0));
-  for (std::size_t i = 1; i < kCount; ++i) {  // rank 0 has nothing in flight: it takes no turn
+  for (std::size_t i = 1; i < kCount; ++i) {  // rank 0 has nothing in flight: it drives nothing
     job.post(1, {receive_from(0, got[i])});
   }
   ASSERT_TRUE(job.finish());

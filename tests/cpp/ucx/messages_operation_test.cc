@@ -53,7 +53,7 @@ TEST(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
   int advanced = 0;
   job.engine(1).with_baton(hard_limit(), [&](LoopToken& token) { EXPECT_TRUE(receive->start(token).ok()); });
   for (auto state = Op::State::in_flight; state != Op::State::ended;) {
-    job.turn();
+    job.drive();
     job.engine(1).with_baton(hard_limit(), [&](LoopToken& token) {
       EXPECT_TRUE(job.worker(1).progress(token).ok());
       state = receive->poll(token);
@@ -115,7 +115,7 @@ TEST(MessagesOperation, ARoundIsAskedForWhenAllOfTheLastHaveEnded) {
                                   return std::vector<Message>();
                                 }});
   ASSERT_TRUE(job.finish(*job.post(0, {send_to(1, one)})));
-  job.turn();
+  job.drive();
   EXPECT_EQ(asked, 0);
   EXPECT_FALSE(receive->done());
   job.post(0, {send_to(1, two)});

@@ -112,7 +112,7 @@ TEST_P(UcxNotes, ComeInTheirOrderToWhoeverLooks) {
   }
   std::vector<std::string> taken;
   for (const Deadline limit = hard_limit(); taken.size() < texts.size() && !limit.passed();) {
-    job.turn();
+    job.drive();
     job.engine(1).with_baton(limit, [&](LoopToken& token) {
       EXPECT_TRUE(job.worker(1).progress(token).ok());
       if (auto note = job.worker(1).take_note(token)) {

@@ -8,7 +8,7 @@
 namespace torch_ucc {
 
 // Each takes a ticket, begins while its ticket is served, and then passes the turn on.
-class Turns {
+class TicketQueue {
  public:
   std::uint64_t take(LoopToken& token) {
     token.check();
