@@ -184,7 +184,7 @@ trace::Recording UccBackend::begin(Call& call, const Prepared& prepared, const U
   call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
   context_->engine().bell().set_activity(
       {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), now});
-  trace::Call event;
+  trace::CallRecord event;
   event.seq = call.seq;
   event.op = call.op->name;
   if (const Payload& payload = prepared.payload; payload.dtype != at::ScalarType::Undefined) {
@@ -685,7 +685,7 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
           throw StatusError(domain.losses().front().reason);
         }
       }};
-  trace::Call event;
+  trace::CallRecord event;
   event.op = operation::kMonitoredBarrier.name;
   event.seq = monitored_barriers_.load();
   event.group = home_->group;

@@ -71,13 +71,13 @@ c10::intrusive_ptr<UccBackend> create_backend(const Place& place, const Settings
   return for_user([&] { return c10::make_intrusive<UccBackend>(place, settings); });
 }
 
-// What `call` returns, made without the GIL.
-template <typename Call>
-std::vector<py::bytes> exchanged(Call&& call) {
+// What `function` returns, made without the GIL.
+template <typename Function>
+std::vector<py::bytes> exchanged(Function&& function) {
   std::vector<std::string> values;
   {
     const py::gil_scoped_release release;
-    values = for_user(std::forward<Call>(call));
+    values = for_user(std::forward<Function>(function));
   }
   return {values.begin(), values.end()};
 }

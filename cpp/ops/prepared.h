@@ -78,7 +78,7 @@ struct Prepared : Held {
   std::vector<Message> messages;
   NextRound next_round;  // empty if there is one round only
 
-  // UCC is given rooms in place of this memory of the caller.
+  // UCC is given bounce buffers in place of this memory of the caller.
   void shield(const Tensors& sources, const Tensors& destinations);
   // The operation reads all of what it sends when it begins, and writes its result when it ends: it
   // shares memory with another one that begins and ends with it.

@@ -208,7 +208,7 @@ bool are_even(const std::vector<std::uint64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](std::uint64_t count) { return count == counts.front(); });
 }
 
-// Has UCC see what belongs to the operation, and rooms in place of what belongs to the caller. UCC
+// Has UCC see what belongs to the operation, and bounce buffers in place of what belongs to the caller. UCC
 // works on the memory of a device itself.
 void share_out(Prepared& prepared, const Call& call, const Tensors& sources, const Tensors& destinations,
                bool are_sources_buffers, bool are_destinations_buffers) {
@@ -264,7 +264,7 @@ std::size_t share_to_scatter(const at::Tensor& output, const Call& call, const R
   return call.device_memory ? 0 : share_of(part, call.group->size, settings);
 }
 
-// All of what is reduced in place: in a room, or in a buffer of the operation.
+// All of what is reduced in place: in a bounce buffer, or in a buffer of the operation.
 void reduce_in_place(Prepared& prepared, const Call& call, const at::Tensor& tensor, const Staged& staged, bool is_written) {
   if (staged.is_buffer || call.device_memory) {
     Held::keep(prepared.buffers, staged.values);

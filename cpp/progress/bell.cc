@@ -20,7 +20,7 @@ namespace torch_ucc {
 // of theirs: else either waits for the other's cache.
 struct Bell::Page {
   static constexpr std::size_t kApart = 128;  // two lines, which processors fetch together
-  struct alignas(kApart) Call {
+  struct alignas(kApart) LastCall {
     std::atomic<std::uint64_t> activity{0};  // group 16 | operation 16 | seq 32
     std::atomic<Clock::rep> since{0};
   };
@@ -29,7 +29,7 @@ struct Bell::Page {
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> sleepers{0};
   std::atomic<Presence> presence{Presence::here};
-  Call last;
+  LastCall last;
 };
 
 namespace {

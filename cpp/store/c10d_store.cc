@@ -13,10 +13,10 @@ using Bytes = std::vector<std::uint8_t>;
 
 std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 
-template <typename Call>
-auto calling_store(const char* what, Call&& call) -> decltype(call()) {
+template <typename Function>
+auto calling_store(const char* what, Function&& function) -> decltype(function()) {
   try {
-    return call();
+    return function();
   } catch (const std::exception& error) {
     if (const IsInterrupt check = is_interrupt.load(std::memory_order_acquire); check != nullptr && check(error)) {
       throw;

@@ -74,7 +74,7 @@ inline const char* name(StatusCode code) {
 
 // What is known when it is called. Texts are literals or else live as long as the process: a dump may read them at any time.
 // Times are nanoseconds of Clock.
-struct Call {
+struct CallRecord {
   std::uint64_t seq = 0;  // of the group's collectives, or of its messages
   const char* op = "";
   const char* dtype = "";
@@ -92,10 +92,10 @@ struct Call {
   Route route = Route::none;
   std::uint16_t reserved = 0;  // no padding: it is copied word by word
 };
-static_assert(std::is_trivially_copyable_v<Call> && sizeof(Call) % sizeof(std::uint64_t) == 0);
+static_assert(std::is_trivially_copyable_v<CallRecord> && sizeof(CallRecord) % sizeof(std::uint64_t) == 0);
 
 // With what became of it.
-struct Event : Call {
+struct Event : CallRecord {
   std::int64_t posted_ns = 0;  // 0: not yet
   std::int64_t ended_ns = 0;
   std::int64_t awaited_ns = 0;  // when wait() first began; 0: it ended before, or nobody waited so far

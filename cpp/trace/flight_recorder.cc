@@ -78,7 +78,7 @@ bool FlightRecorder::lock(Slot& slot, std::uint64_t id) {
 
 // The words are stored with release and loaded with acquire, in place of fences, which the thread sanitizer does not know: who
 // sees a word of a later write then sees its odd version too.
-Recording FlightRecorder::begin(const Call& call) {
+Recording FlightRecorder::begin(const CallRecord& call) {
   if (!on_.load(std::memory_order_relaxed)) {
     return {};
   }
@@ -126,7 +126,7 @@ std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
       if (slot.version.load(std::memory_order_relaxed) == before) {
         constexpr std::uint64_t kResult = (1U << kResultBits) - 1;
         const std::int64_t ended_ns = time_in(ended);
-        return Event{std::bit_cast<Call>(words), time_in(posted), ended_ns, time_in(awaited),
+        return Event{std::bit_cast<CallRecord>(words), time_in(posted), ended_ns, time_in(awaited),
                      ended_ns == 0 ? StatusCode::ok : static_cast<StatusCode>(ended & kResult)};
       }
     }

@@ -64,7 +64,7 @@ class FlightRecorder {
 
   explicit FlightRecorder(std::size_t capacity = kCapacity);
 
-  Recording begin(const Call& call);
+  Recording begin(const CallRecord& call);
 
   // Whether begin() records, which it does from the start: for measuring what that costs.
   void set_on(bool on) { on_.store(on, std::memory_order_relaxed); }
@@ -89,7 +89,7 @@ class FlightRecorder {
 
  private:
   friend class Recording;
-  static constexpr std::size_t kWords = sizeof(Call) / sizeof(std::uint64_t);
+  static constexpr std::size_t kWords = sizeof(CallRecord) / sizeof(std::uint64_t);
   using Words = std::array<std::uint64_t, kWords>;
 
   struct alignas(64) Slot {

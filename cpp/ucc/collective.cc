@@ -12,7 +12,7 @@
 namespace torch_ucc {
 namespace {
 
-constexpr std::size_t kLine = 64;  // a cache line: where rooms begin
+constexpr std::size_t kLine = 64;  // a cache line: where bounce buffers begin
 
 std::size_t align(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -66,7 +66,7 @@ void Collective::post_pieces(LoopToken& token) {
     }
     status_ = *arrived;
     try {
-      if (status_.ok() && ((rooms_are_lost_ && !renew_rooms()) || !post_next(token))) {
+      if (status_.ok() && ((bounce_buffers_are_lost_ && !renew_bounce_buffers()) || !post_next(token))) {
         return;
       }
     } catch (const std::bad_alloc&) {
@@ -98,12 +98,12 @@ bool Collective::post_next(LoopToken& token) {
     args.src.info.count *= std::max<std::size_t>(1, pieces_.in_place ? 1 : pieces_.sources.size());
     args.dst.info.count *= std::max<std::size_t>(1, pieces_.destinations.size());
   }
-  const Rooms rooms = rooms_of(posted_);
-  if (rooms.sent != nullptr && args.src.info.buffer != nullptr) {
-    args.src.info.buffer = rooms.sent;
+  const BounceBuffers buffers = bounce_buffers_of(posted_);
+  if (buffers.sent != nullptr && args.src.info.buffer != nullptr) {
+    args.src.info.buffer = buffers.sent;
   }
-  if (rooms.received != nullptr && args.dst.info.buffer != nullptr) {
-    args.dst.info.buffer = rooms.received;
+  if (buffers.received != nullptr && args.dst.info.buffer != nullptr) {
+    args.dst.info.buffer = buffers.received;
   }
   const ErrorLog::Capture capture;
   ucc_coll_req_h request = nullptr;
@@ -131,13 +131,13 @@ std::unique_ptr<char[]> Collective::make_large(std::size_t each) const {
 
 // Others, once nothing is under way in those that the network may still use. These are never freed,
 // on purpose.
-bool Collective::renew_rooms() {
+bool Collective::renew_bounce_buffers() {
   if (ended_ != posted_) {
     return false;
   }
   static_cast<void>(large_.release());
   large_ = make_large(bytes_of_room());
-  rooms_are_lost_ = false;
+  bounce_buffers_are_lost_ = false;
   errors_seen_ = ErrorLog::count();
   return true;
 }
@@ -149,7 +149,7 @@ std::size_t Collective::bytes_of_room() const {
 }
 
 // The piece that was there before has ended.
-Collective::Rooms Collective::rooms_of(std::size_t piece) {
+Collective::BounceBuffers Collective::bounce_buffers_of(std::size_t piece) {
   const std::size_t sent = pieces_.bytes_of(pieces_.sources);
   const std::size_t received = pieces_.bytes_of(pieces_.destinations);
   const std::size_t each = bytes_of_room();
@@ -157,32 +157,32 @@ Collective::Rooms Collective::rooms_of(std::size_t piece) {
     return {};
   }
   const std::size_t slot = piece % pieces_.window;
-  char* room = small_.data() + slot * each;
+  char* bounce = small_.data() + slot * each;
   if (large_ != nullptr || each * pieces_.window > small_.size()) {
     if (large_ == nullptr) {
       large_ = make_large(each);
     }
     const std::size_t past_line = reinterpret_cast<std::uintptr_t>(large_.get()) % kLine;
-    room = large_.get() + (kLine - past_line) + slot * align(each);
+    bounce = large_.get() + (kLine - past_line) + slot * align(each);
   }
   if (pieces_.in_place) {
-    return {room, room};
+    return {bounce, bounce};
   }
-  return {sent == 0 ? nullptr : room, received == 0 ? nullptr : room + align(sent)};
+  return {sent == 0 ? nullptr : bounce, received == 0 ? nullptr : bounce + align(sent)};
 }
 
-// Between a part's share of a piece and the room, of which it takes its place.
-void Collective::move(const Part& part, std::size_t piece, char*& room, bool into_room) const {
-  if (room == nullptr) {
+// Between a part's share of a piece and the bounce buffer, of which it takes its place.
+void Collective::move(const Part& part, std::size_t piece, char*& bounce, bool into_bounce) const {
+  if (bounce == nullptr) {
     return;  // the piece has no bytes
   }
   const std::size_t bytes = pieces_.count == 0 ? part.bytes : pieces_.length_of(piece) * pieces_.element_size;
   char* const share = static_cast<char*>(part.data) + (pieces_.count == 0 ? 0 : pieces_.offset_of(piece));
-  std::memcpy(into_room ? room : share, into_room ? share : room, bytes);
-  room += bytes;
+  std::memcpy(into_bounce ? bounce : share, into_bounce ? share : bounce, bytes);
+  bounce += bytes;
 }
 
-// Copies what the piece sends into its room.
+// Copies what the piece sends into its bounce buffer.
 bool Collective::load(std::size_t piece) {
   if (pieces_.sources.empty()) {
     return true;
@@ -194,13 +194,13 @@ bool Collective::load(std::size_t piece) {
       return false;
     }
   }
-  char* room = rooms_of(piece).sent;
+  char* bounce = bounce_buffers_of(piece).sent;
   if (pieces_.in_place) {
-    room +=
+    bounce +=
         pieces_.own_part * (pieces_.count == 0 ? pieces_.sources.front().bytes : pieces_.length_of(piece) * pieces_.element_size);
   }
   for (const Part& part : pieces_.sources) {
-    move(part, piece, room, true);
+    move(part, piece, bounce, true);
   }
   return true;
 }
@@ -214,13 +214,13 @@ void Collective::store(std::size_t piece) {
   if (!use) {
     return;
   }
-  char* room = rooms_of(piece).received;
+  char* bounce = bounce_buffers_of(piece).received;
   for (const Part& part : pieces_.destinations) {
-    move(part, piece, room, false);
+    move(part, piece, bounce, false);
   }
 }
 
-// What was not sent yet, if it is to be sent: the rooms have the rest.
+// What was not sent yet, if it is to be sent: the bounce buffers have the rest.
 void Collective::on_taken_back(After after) noexcept {
   if (after != After::goes_on || pieces_.sources.empty()) {
     return;
@@ -245,7 +245,7 @@ void Collective::end_first(LoopToken& token) {
   if (ErrorLog::count() == errors_seen_) {
     ucc_collective_finalize(request);
   } else {
-    leaves_requests_ = rooms_are_lost_ = true;
+    leaves_requests_ = bounce_buffers_are_lost_ = true;
   }
   team_->has_moved(token, pieces_.bytes_of_piece());
 }
@@ -269,7 +269,7 @@ Op::State Collective::poll(LoopToken& token) {
       break;
     }
     if (status != UCC_OK) {
-      // Whatever UCC calls it: this request and those of other pieces may still use the rooms.
+      // Whatever UCC calls it: this request and those of other pieces may still use the bounce buffers.
       status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_test").message());
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }

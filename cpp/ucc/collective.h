@@ -50,12 +50,12 @@ struct Pieces {
   unsigned own_part = 0;         // see in_place
 
   // What the caller's memory sends and receives, if UCC may not see it: UCC is then given memory of
-  // the operation, a room, in which the shares that a piece has of the parts lie one after the
+  // the operation, a bounce buffer, in which the shares that a piece has of the parts lie one after the
   // other. With pieces, all parts have `total` elements. A side without parts is memory of the
   // operation already: what the arguments say.
   std::vector<Part> sources{};
   std::vector<Part> destinations{};
-  // What is sent lies in the room of what is received, as UCC's collectives in place want it: at
+  // What is sent lies in the bounce buffer of what is received, as UCC's collectives in place want it: at
   // the place of part `own_part`.
   bool in_place = false;
 
@@ -99,8 +99,8 @@ class Collective : public Op {
   void on_taken_back(After after) noexcept override;
 
  private:
-  // The rooms of a piece, by side; null where a side has none.
-  struct Rooms {
+  // The bounce buffers of a piece, by side; null where a side has none.
+  struct BounceBuffers {
     char* sent = nullptr;
     char* received = nullptr;
   };
@@ -109,12 +109,12 @@ class Collective : public Op {
   bool post_next(LoopToken& token);
   bool load(std::size_t piece);
   void store(std::size_t piece);
-  Rooms rooms_of(std::size_t piece);
-  void move(const Part& part, std::size_t piece, char*& room, bool into_room) const;
+  BounceBuffers bounce_buffers_of(std::size_t piece);
+  void move(const Part& part, std::size_t piece, char*& bounce, bool into_bounce) const;
   void end_first(LoopToken& token);
   std::size_t bytes_of_room() const;
   std::unique_ptr<char[]> make_large(std::size_t each) const;
-  bool renew_rooms();
+  bool renew_bounce_buffers();
   bool all_posted() const { return posted_ == total_; }
 
   const std::shared_ptr<UccTeam> team_;
@@ -126,12 +126,12 @@ class Collective : public Op {
   std::uint64_t ticket_ = 0;
   std::atomic<bool> begun_{false};
   std::uint64_t errors_before_ = 0;  // in UCC's log, before it began
-  std::uint64_t errors_seen_ = 0;    // when its rooms were new
+  std::uint64_t errors_seen_ = 0;    // when its bounce buffers were new
   bool doubtful_ = false;
   bool leaves_requests_ = false;                               // that UCC may still use, though it says not
-  bool rooms_are_lost_ = false;                                // theirs
+  bool bounce_buffers_are_lost_ = false;                       // theirs
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
-  alignas(16) std::array<char, 48> small_{};                   // the rooms, if they fit
+  alignas(16) std::array<char, 48> small_{};                   // the bounce buffers, if they fit
   std::unique_ptr<char[]> large_;                              // else; those of piece i at i % window
   std::unique_ptr<char[]> left_;                               // what was still to be sent when the caller got its memory back
   Status status_;

@@ -11,7 +11,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 TEST(Dump, SaysEverythingThatIsRecorded) {
   FlightRecorder recorder(4);
-  Call event;
+  CallRecord event;
   event.group = recorder.add_group({"world", 1, {4, 9}, false, "", {}});
   event.site = recorder.add_site("a.py:1 f\na.py:9 main");
   event.seq = 3;

@@ -11,8 +11,8 @@ namespace torch_ucc::trace {
 namespace {
 
 // All its fields say the same number, so that a torn read shows.
-Call call_of(std::uint64_t number) {
-  Call event;
+CallRecord call_of(std::uint64_t number) {
+  CallRecord event;
   event.seq = number;
   event.op = "all_reduce";
   event.input_elements = event.output_elements = event.bytes = event.issued_ns = static_cast<std::int64_t>(number);
@@ -150,7 +150,7 @@ TEST(FlightRecorder, KnowsGroupsTheirErrorsAndTheirFirstFailure) {
   recorder.note_failure(world, "a cut");
   recorder.note_failure(world, "what followed");
   recorder.close_group(part);
-  Call event = call_of(1);
+  CallRecord event = call_of(1);
   event.group = world;
   recorder.begin(event).ended(StatusCode::timeout);
   const auto groups = recorder.groups();

@@ -350,8 +350,9 @@ TEST_F(CallersMemory, TheOwnPartIsSentFromItsPlaceAmongAll) {
     ASSERT_TRUE(start(op).ok());
     const ucc_coll_buffer_info_t& side = ucc.initialised.at(0).dst.info;
     const std::size_t share = pieces.count == 0 ? kElements : pieces.count;
-    const auto* const room = static_cast<const float*>(side.buffer);
-    EXPECT_EQ(std::vector<float>(room + share, room + 2 * share), std::vector<float>(values_.begin(), values_.begin() + share));
+    const auto* const bounce = static_cast<const float*>(side.buffer);
+    EXPECT_EQ(std::vector<float>(bounce + share, bounce + 2 * share),
+              std::vector<float>(values_.begin(), values_.begin() + share));
   }
 }
 
@@ -443,7 +444,7 @@ TEST_F(CallersMemory, PiecesAfterAnErrorGetOtherRoomsOnceNoneIsUnderWay) {
     ErrorLog::add("of somebody else");
     doubles(0);
     EXPECT_EQ(poll(*op), advanced);
-    EXPECT_EQ(ucc.posted, 2U) << "a piece was sent from a room that may be in use";
+    EXPECT_EQ(ucc.posted, 2U) << "a piece was sent from a bounce buffer that may be in use";
     doubles(1);
     EXPECT_EQ(poll(*op), advanced);
     for (std::size_t piece = 2; piece < pieces.number(); ++piece) {
