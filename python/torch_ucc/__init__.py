@@ -43,5 +43,5 @@ def __getattr__(name: str) -> Any:
     if name == "Options":
         from torch_ucc import _extension
 
-        return _extension.core().Options
+        return _extension.compiled().Options
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

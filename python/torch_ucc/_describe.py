@@ -31,7 +31,7 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
 def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], _plan.Agreed]:
     """describe(), and what the ranks of the group agreed on, or would."""
-    core = _extension.core()
+    compiled = _extension.compiled()
     settings = config.in_force()
     members = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
     me = dist.get_rank(group)
@@ -40,7 +40,7 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], _
     planned = (chosen.ucx, chosen.ucc)
     own = _options.of(group or dist.group.WORLD)
     with told_by_profile():
-        probe = core.TransportProbe(_options.told(planned, own)[0])
+        probe = compiled.TransportProbe(_options.told(planned, own)[0])
     told: list[tuple[bytes, bytes]] = [(b"", b"")] * len(members)
     dist.all_gather_object(told, (probe.address(), _plan.record_here()), group=group)
     agreed = chosen.agreed or _plan.agree(me, members, [record for _, record in told])
@@ -71,10 +71,10 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], _
 
 def libraries() -> dict[str, dict[str, str]]:
     """Those that this process runs, once the extension is loaded."""
-    core = _extension.core()
+    compiled = _extension.compiled()
     return {
-        "UCC": {"version": core.ucc_version(), **_where("UCC")},
-        "UCX": {"version": core.ucx_version(), **_where("UCX")},
+        "UCC": {"version": compiled.ucc_version(), **_where("UCC")},
+        "UCX": {"version": compiled.ucx_version(), **_where("UCX")},
     }
 
 

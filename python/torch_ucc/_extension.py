@@ -21,7 +21,7 @@ class BuildInfo(Protocol):
 
 
 @functools.cache
-def core() -> Any:
+def compiled() -> Any:
     """torch_ucc._core.
 
     Raises ImportError, in a sentence: it was built for another torch or not at all, or UCC or UCX is missing.
@@ -42,7 +42,7 @@ def backend_of(group: Any) -> Any:
     """Ours of a process group; None if it has none."""
     for device in group._device_types:
         backend = group._get_backend(torch.device(device))
-        if isinstance(backend, core().UccBackend):
+        if isinstance(backend, compiled().UccBackend):
             return backend
     return None
 

@@ -208,10 +208,10 @@ class Hosts:
             try:
                 for rank, (i, local) in enumerate(places):
                     own = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(counts[i])}
-                    job = testing._Job(
+                    launch = testing._Launch(
                         call, {**common, **own}, backend, init, group_timeout or timeout, folder
                     )
-                    process = context.Process(target=_rank_main, args=(self._hosts[i].pid, job, rank))
+                    process = context.Process(target=_rank_main, args=(self._hosts[i].pid, launch, rank))
                     process.start()
                     ranks.append(_Rank(rank, process, folder))
                 yield Ranks(ranks, store, timeout, grace)
@@ -255,7 +255,7 @@ class _Rank(testing._Rank):
         return next(iter(_stacks.descendants(waiting)), waiting)
 
 
-def _rank_main(host: int, job: testing._Job, rank: int) -> None:
+def _rank_main(host: int, launch: testing._Launch, rank: int) -> None:
     """Start the rank on the host and end as it ends: a process cannot move to other process ids itself."""
     _libc.prctl(testing._PR_SET_PDEATHSIG, signal.SIGKILL)
     here = Path.cwd()
@@ -263,7 +263,7 @@ def _rank_main(host: int, job: testing._Job, rank: int) -> None:
     os.chdir(here)
     child = os.fork()
     if child == 0:
-        testing._rank_main(job, rank)
+        testing._rank_main(launch, rank)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
         os.kill(os.getpid(), -code)

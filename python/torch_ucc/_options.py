@@ -16,17 +16,17 @@ _OF_THE_PROCESS = re.compile(r"^(TLS|LOG_\w+|MEM_\w+|HANDLE_ERRORS|ERROR_\w+|DEB
 """Of UCX: there is one of each in a process; and of what may reach whom the plan must know."""
 
 
-def checked(core: Any, options: Any) -> Both:
+def checked(compiled: Any, options: Any) -> Both:
     """Those of `options`, sorted. Raises ValueError that names the first that cannot hold for one group, and
     why."""
     for library, values in (("UCC", options.ucc), ("UCX", options.ucx)):
         for name, value in values.items():
-            if why := _why_not(core, library, name, value):
+            if why := _why_not(compiled, library, name, value):
                 raise ValueError(f"Options({library.lower()}={{{name!r}: {value!r}}}): {why}")
     return sorted(options.ucx.items()), sorted(options.ucc.items())
 
 
-def _why_not(core: Any, library: str, name: str, value: str) -> str:
+def _why_not(compiled: Any, library: str, name: str, value: str) -> str:
     variable = f"{library}_{name}"
     if name.startswith(f"{library}_"):
         return f"leave out {library}_"
@@ -34,7 +34,9 @@ def _why_not(core: Any, library: str, name: str, value: str) -> str:
         return "the value has characters that are no text"
     if library == "UCX" and _OF_THE_PROCESS.match(name):
         return f"it is one for the whole process: set {variable} in the environment, before the first group"
-    check: Callable[[Named], None] = core.check_ucc_options if library == "UCC" else core.check_ucx_options
+    check: Callable[[Named], None] = (
+        compiled.check_ucc_options if library == "UCC" else compiled.check_ucx_options
+    )
     try:
         check([(name, value)])
     except RuntimeError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_ucc import config
-from torch_ucc.topology import algorithms, sysv, where
+from torch_ucc.topology import algorithms, fingerprint, sysv
 from torch_ucc.topology.cores import of_launcher, usable_here, usable_to_launcher
 from torch_ucc.topology.user import LOOPBACK, receive_buffers, settings_here, tls
 
@@ -68,7 +68,7 @@ def choose(exchange: Exchange, rank: int, global_ranks: Sequence[int]) -> Chosen
     cores = usable_to_launcher() if told else usable_here()
     needs_plan = not told
     if told is None or (told and size >= algorithms.SMALLEST_CROWD):
-        mine = str(cores).encode() if told else where.here() if is_plain else b""
+        mine = str(cores).encode() if told else fingerprint.host_fingerprint() if is_plain else b""
         said = set(exchange(mine))
         needs_plan = len(said) > 1 or b"" in said
     if needs_plan:
@@ -134,9 +134,9 @@ def agree(rank: int, global_ranks: Sequence[int], records: Sequence[bytes]) -> A
     return Agreed(job, make_plan(job), rank, tuple(global_ranks))
 
 
-def keep(core: Any, context: int, chosen: Chosen) -> None:
+def keep(compiled: Any, context: int, chosen: Chosen) -> None:
     """What a context was made by, for as long as it is open."""
-    still_open = {*core.open_contexts(), context}
+    still_open = {*compiled.open_contexts(), context}
     for closed in _of_contexts.keys() - still_open:
         del _of_contexts[closed]
     _of_contexts[context] = chosen

@@ -119,8 +119,8 @@ def _create(group: Any, options: Any) -> Any:
     from torch_ucc.topology.cores import usable_here
 
     began = time.monotonic()
-    core = _extension.core()
-    if options is not None and not isinstance(options, core.Options):
+    compiled = _extension.compiled()
+    if options is not None and not isinstance(options, compiled.Options):
         raise TypeError(
             f"pg_options of a ucc group must be torch_ucc._core.Options, not {type(options).__name__}"
         )
@@ -131,14 +131,14 @@ def _create(group: Any, options: Any) -> Any:
     global_ranks = list(group.global_ranks_in_group) or list(range(group.group_size))
     settings = _settings()
     with told_by_profile():
-        own: _options.Both = _options.checked(core, options) if options is not None else ([], [])
+        own: _options.Both = _options.checked(compiled, options) if options is not None else ([], [])
     settings.own_ucx, settings.own_ucc = own
-    place = core.find_place(
+    place = compiled.find_place(
         store=group.store,
         rank=group.group_rank,
         timeout=timeout,
         group_id=group.group_id,
-        world=_world_of(core, group),
+        world=_world_of(compiled, group),
         global_ranks=global_ranks,
         settings=settings,
     )
@@ -150,9 +150,9 @@ def _create(group: Any, options: Any) -> Any:
         settings.cores = usable_here()
         log.debug("group %r: UCX is told %s, UCC %s", group.group_id, *told)
     with told_by_profile():
-        backend = core.create_backend(place, settings)
+        backend = compiled.create_backend(place, settings)
     if planned is not None:
-        _plan.keep(core, backend.context, planned)
+        _plan.keep(compiled, backend.context, planned)
     log.info(
         "group %r: rank %d of %d, timeout %s, made in %.1f ms",
         group.group_id,
@@ -169,7 +169,7 @@ _worlds: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Of default groups that are not ours."""
 
 
-def _world_of(core: Any, group: Any) -> Any:
+def _world_of(compiled: Any, group: Any) -> Any:
     """That of the default group, for a group that torch derives from it; else a world of its own.
 
     Ranks alone do not tell: a process may be rank 0 of two jobs that meet over different stores.
@@ -179,17 +179,17 @@ def _world_of(core: Any, group: Any) -> Any:
     from torch_ucc import _extension
 
     if not (group.global_ranks_in_group and distributed_c10d.is_initialized()):
-        return core.World(group.group_size)
+        return compiled.World(group.group_size)
     default = distributed_c10d._get_default_group()
     _, its_store = distributed_c10d._world.pg_map[default]
     store = group.store
     while store is not its_store:
         if not isinstance(store, distributed_c10d.PrefixStore):
-            return core.World(group.group_size)
+            return compiled.World(group.group_size)
         store = store.underlying_store
     if backend := _extension.backend_of(default):
         return backend.world
-    return _worlds.setdefault(default, core.World(default.size()))
+    return _worlds.setdefault(default, compiled.World(default.size()))
 
 
 def told_by_profile() -> contextlib.AbstractContextManager[None]:
@@ -208,7 +208,7 @@ def _settings() -> Any:
     from torch_ucc import _extension, config
 
     _prepare_process()
-    return config.native(config.in_force(), _extension.core().Settings())
+    return config.native(config.in_force(), _extension.compiled().Settings())
 
 
 @functools.cache
@@ -220,6 +220,6 @@ def _prepare_process() -> None:
     _leftovers.remove()
     # For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all.
     limit = min(config.in_force().close_timeout, CLOSE_AT_EXIT)
-    atexit.register(_extension.core().wait_for_callbacks)  # the last registered is called first
-    atexit.register(_extension.core().close_all, limit)
+    atexit.register(_extension.compiled().wait_for_callbacks)  # the last registered is called first
+    atexit.register(_extension.compiled().close_all, limit)
     recorder.arm(config.in_force())

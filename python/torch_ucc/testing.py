@@ -70,7 +70,7 @@ class ScriptError(Exception):
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Launch:
     """What each rank is told. The call travels pickled, so that a rank unpickles it, and fails by it."""
 
     call: bytes
@@ -162,8 +162,8 @@ def run_ranks(
         try:
             for rank in range(world_size):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **(rank_env[rank] if rank_env else {})}
-                job = _Job(call, {**common, **own}, backend, init, group_timeout or timeout, folder)
-                started = context.Process(target=_rank_main, args=(job, rank), name=f"rank-{rank}")
+                launch = _Launch(call, {**common, **own}, backend, init, group_timeout or timeout, folder)
+                started = context.Process(target=_rank_main, args=(launch, rank), name=f"rank-{rank}")
                 started.start()
                 ranks.append(_Rank(rank, started, folder))
             unended, why = _wait(ranks, timeout, grace)
@@ -194,30 +194,30 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _rank_main(job: _Job, rank: int) -> None:
+def _rank_main(launch: _Launch, rank: int) -> None:
     """A rank's whole life. One that fails leaves at once: what it would do on the way out could hang."""
-    output = os.open(_file(job.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    output = os.open(_file(launch.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    _stacks.register(_file(job.folder, rank, "stacks"))
+    _stacks.register(_file(launch.folder, rank, "stacks"))
     # A rank never outlives the server, nor the server the caller, however the caller ended.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.clear()
-    os.environ.update(job.env)
+    os.environ.update(launch.env)
     torch.set_num_threads(1)
     # Read at import, which was before the environment was this rank's.
     dist.set_debug_level_from_env()  # type: ignore[attr-defined]  # public, but its stubs do not export it
     try:
-        fn, args = pickle.loads(job.call)
-        if job.init:
-            timeout = datetime.timedelta(seconds=job.group_timeout)
-            dist.init_process_group(job.backend, timeout=timeout)
+        fn, args = pickle.loads(launch.call)
+        if launch.init:
+            timeout = datetime.timedelta(seconds=launch.group_timeout)
+            dist.init_process_group(launch.backend, timeout=timeout)
         result = pickle.dumps(("returned", "", fn(*args)))
         if dist.is_initialized():
             dist.destroy_process_group()
-        _save(job.folder, rank, result)
+        _save(launch.folder, rank, result)
     except BaseException as error:
-        _save(job.folder, rank, pickle.dumps(("raised", traceback.format_exc(), _pickled(error))))
+        _save(launch.folder, rank, pickle.dumps(("raised", traceback.format_exc(), _pickled(error))))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)

@@ -28,7 +28,7 @@ def seconds_per_call(call: Call) -> float:
 
 def costs(library: TorchLibrary) -> list[float]:
     """Of the smallest operation, in seconds: what it takes longer with the recorder on."""
-    record = _extension.core().record_operations
+    record = _extension.compiled().record_operations
     call = library.prepare("all_reduce", 4)
     found = []
     for pair in range(PAIRS):

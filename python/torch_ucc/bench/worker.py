@@ -464,9 +464,11 @@ class AloneLibrary(TorchLibrary):
 
     def __init__(self) -> None:
         super().__init__("alone", init=False)
-        core = importlib.import_module("torch_ucc._extension").core()
+        compiled = importlib.import_module("torch_ucc._extension").compiled()
         plan: Any = importlib.import_module("torch_ucc._plan")
-        exchange = functools.partial(core.exchange, self.store, self.rank, self.world, timedelta(minutes=1))
+        exchange = functools.partial(
+            compiled.exchange, self.store, self.rank, self.world, timedelta(minutes=1)
+        )
         chosen = plan.choose(exchange, self.rank, range(self.world))
         for prefix, options in (("UCX_", chosen.ucx), ("UCC_", chosen.ucc)):
             os.environ.update({prefix + name: value for name, value in options})

@@ -75,7 +75,7 @@ def patient_here() -> Patient:
 
     extension_error = settings_error = ""
     try:
-        _extension.core()
+        _extension.compiled()
     except ImportError as error:
         extension_error = str(error)
     try:

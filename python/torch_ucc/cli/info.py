@@ -60,7 +60,7 @@ def _of_process() -> tuple[dict[str, Any], str]:
     from torch_ucc._describe import libraries
     from torch_ucc.topology.here import this_host
 
-    _extension.core()
+    _extension.compiled()
     job = uniform([this_host()], 1, _plan.settings())
     plan = make_plan(job)
     about = {"libraries": libraries()}

@@ -33,7 +33,7 @@ _EVEN = frozenset(
 
 
 @dataclass(frozen=True)
-class Job:
+class Case:
     """The dumps, and the clock they share."""
 
     dumps: dict[int, Dump]
@@ -63,15 +63,15 @@ def diagnose(dumps: Sequence[Dump]) -> str:
     """One paragraph; empty if nothing is wrong."""
     if not dumps:
         return ""
-    job = Job({dump.rank: dump for dump in dumps}, offsets(dumps))
+    case = Case({dump.rank: dump for dump in dumps}, offsets(dumps))
     names = group_names(dumps)
     checks: list[Callable[[], Iterator[str]]] = [
-        lambda: (found for name in names for found in _different_calls(job, name)),
-        lambda: _circle(job, names),
-        lambda: (found for name in names for found in _absent(job, name)),
-        lambda: _messages(job),
-        lambda: (found for name in names for found in _late(job, name)),
-        lambda: _unexplained(job),
+        lambda: (found for name in names for found in _different_calls(case, name)),
+        lambda: _circle(case, names),
+        lambda: (found for name in names for found in _absent(case, name)),
+        lambda: _messages(case),
+        lambda: (found for name in names for found in _late(case, name)),
+        lambda: _unexplained(case),
     ]
     return next((found for check in checks for found in check()), "")
 
@@ -79,8 +79,8 @@ def diagnose(dumps: Sequence[Dump]) -> str:
 # --- did the ranks make different calls? --------------------------------------------------------------------
 
 
-def _different_calls(job: Job, group: str) -> Iterator[str]:
-    calls = job.collectives(group)
+def _different_calls(case: Case, group: str) -> Iterator[str]:
+    calls = case.collectives(group)
     for seq in sorted({seq for each in calls.values() for seq in each}):
         at = {rank: each[seq] for rank, each in calls.items() if seq in each}
         for differ, said in _DIFFERENCES:
@@ -88,7 +88,7 @@ def _different_calls(job: Job, group: str) -> Iterator[str]:
             for rank, record in at.items():
                 kinds[differ(record)].append(rank)
             if len(kinds) > 1:
-                yield _difference(job, group, seq, at, list(kinds.values()), said) + _other_order(calls, seq)
+                yield _difference(case, group, seq, at, list(kinds.values()), said) + _other_order(calls, seq)
                 return
 
 
@@ -102,16 +102,16 @@ _DIFFERENCES: list[tuple[Callable[[Record], object], str]] = [
 
 
 def _difference(
-    job: Job, group: str, seq: int, at: dict[int, Record], kinds: list[list[int]], said: str
+    case: Case, group: str, seq: int, at: dict[int, Record], kinds: list[list[int]], said: str
 ) -> str:
     kinds = sorted(kinds, key=len)
     tellings = [
-        f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} at {_call(job, ranks[0], at[ranks[0]])}"
+        f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} at {_call(case, ranks[0], at[ranks[0]])}"
         for ranks in kinds
     ]
     return (
         f"The ranks of group {group!r} made {said} at seq {seq}: {' while '.join(tellings)}. "
-        f"From there on their calls do not belong together.{_failure(job, group)}"
+        f"From there on their calls do not belong together.{_failure(case, group)}"
     )
 
 
@@ -125,15 +125,15 @@ def _other_order(calls: dict[int, dict[int, Record]], seq: int) -> str:
 # --- do they wait for each other in a circle? ---------------------------------------------------------------
 
 
-def _circle(job: Job, names: Sequence[str]) -> Iterator[str]:
+def _circle(case: Case, names: Sequence[str]) -> Iterator[str]:
     """Of ranks, each of which waits in a group for the next, which is in another group."""
     waits: dict[int, dict[int, tuple[str, Record]]] = defaultdict(dict)
     for group in names:
-        calls = job.collectives(group)
+        calls = case.collectives(group)
         for rank, each in calls.items():
             for record in each.values():
                 if not record.over or record.result == "timeout":
-                    for other in _not_come(job, calls, group, record.seq):
+                    for other in _not_come(case, calls, group, record.seq):
                         waits[rank].setdefault(other, (group, record))
     circle = _shortest_circle(waits)
     if circle:
@@ -141,7 +141,7 @@ def _circle(job: Job, names: Sequence[str]) -> Iterator[str]:
         for rank, other in zip(circle, [*circle[1:], circle[0]], strict=True):
             group, record = waits[rank][other]
             tellings.append(
-                f"rank {rank} is in {_call(job, rank, record)} of group {group!r} and waits for rank {other}"
+                f"rank {rank} is in {_call(case, rank, record)} of group {group!r} and waits for rank {other}"
             )
         yield (
             f"Ranks wait for each other in a circle: {'; '.join(tellings)}. "
@@ -165,16 +165,16 @@ def _shortest_circle(waits: Mapping[int, Iterable[int]]) -> list[int]:
     return shortest
 
 
-def _not_come(job: Job, calls: dict[int, dict[int, Record]], group: str, seq: int) -> list[int]:
+def _not_come(case: Case, calls: dict[int, dict[int, Record]], group: str, seq: int) -> list[int]:
     """Members that have a dump, and did not make the call."""
-    return [rank for rank in job.members(group) if rank in calls and max(calls[rank], default=0) < seq]
+    return [rank for rank in case.members(group) if rank in calls and max(calls[rank], default=0) < seq]
 
 
 # --- does somebody wait for a rank that did not come? -------------------------------------------------------
 
 
-def _absent(job: Job, group: str) -> Iterator[str]:
-    calls = job.collectives(group)
+def _absent(case: Case, group: str) -> Iterator[str]:
+    calls = case.collectives(group)
     waiting = [
         (record.seq, rank)
         for rank, each in calls.items()
@@ -185,14 +185,14 @@ def _absent(job: Job, group: str) -> Iterator[str]:
         return
     seq = min(waiting)[0]
     there = [rank for rank, each in calls.items() if seq in each]
-    gone = [rank for rank in job.members(group) if rank not in job.dumps]
-    missing = _not_come(job, calls, group, seq)
+    gone = [rank for rank in case.members(group) if rank not in case.dumps]
+    missing = _not_come(case, calls, group, seq)
     if not gone and not missing:
         return
     first, record = there[0], calls[there[0]][seq]
     are = "is" if len(there) == 1 else "are"
-    parts = [f"In group {group!r}, {_ranks(there)} {are} at {_call(job, first, record)}."]
-    parts += [f"Rank {rank} never arrived: {_last_seen(job, rank, first, record)}." for rank in missing]
+    parts = [f"In group {group!r}, {_ranks(there)} {are} at {_call(case, first, record)}."]
+    parts += [f"Rank {rank} never arrived: {_last_seen(case, rank, first, record)}." for rank in missing]
     if gone:
         left = (
             "left no dump: it died, or was not asked"
@@ -200,93 +200,95 @@ def _absent(job: Job, group: str) -> Iterator[str]:
             else "left no dumps: they died, or were not asked"
         )
         parts.append(f"{_ranks(gone).capitalize()} {left}.")
-    yield " ".join(parts) + _failure(job, group)
+    yield " ".join(parts) + _failure(case, group)
 
 
-def _last_seen(job: Job, rank: int, other: int, record: Record) -> str:
-    if not job.dumps[rank].records:
+def _last_seen(case: Case, rank: int, other: int, record: Record) -> str:
+    if not case.dumps[rank].records:
         return "it has made no call at all"
-    last = job.dumps[rank].records[-1]
-    name = job.dumps[rank].group_name(last)
+    last = case.dumps[rank].records[-1]
+    name = case.dumps[rank].group_name(last)
     if not last.over:
-        return f"it is in {_call(job, rank, last)} of group {name!r}, which has not ended"
-    before = job.at(other, record.issued_ns) - job.at(rank, last.ended_ns)
+        return f"it is in {_call(case, rank, last)} of group {name!r}, which has not ended"
+    before = case.at(other, record.issued_ns) - case.at(rank, last.ended_ns)
     when = f"{duration(abs(before))} {'before' if before >= 0 else 'after'} the others came"
-    return f"it was last seen when it ended {_call(job, rank, last)} of group {name!r}, {when}"
+    return f"it was last seen when it ended {_call(case, rank, last)} of group {name!r}, {when}"
 
 
 # --- did a message find no partner? -------------------------------------------------------------------------
 
 
-def _messages(job: Job) -> Iterator[str]:
-    for rank, dump in job.dumps.items():
+def _messages(case: Case) -> Iterator[str]:
+    for rank, dump in case.dumps.items():
         for record in dump.records:
             if record.message and (not record.over or record.result == "timeout"):
-                yield _lonely(job, rank, record)
+                yield _lonely(case, rank, record)
                 return
 
 
-def _lonely(job: Job, rank: int, record: Record) -> str:
-    group = job.dumps[rank].group_name(record)
-    members = job.members(group)
-    told = f"Rank {rank} waits in {_call(job, rank, record)} of group {group!r}"
+def _lonely(case: Case, rank: int, record: Record) -> str:
+    group = case.dumps[rank].group_name(record)
+    members = case.members(group)
+    told = f"Rank {rank} waits in {_call(case, rank, record)} of group {group!r}"
     peer = members[record.peer] if 0 <= record.peer < len(members) else None
     if peer is None:
-        return f"{told}, and no rank sent it anything with this tag.{_failure(job, group)}"
-    if peer not in job.dumps:
-        return f"{told} for rank {peer}, which left no dump: it died, or was not asked.{_failure(job, group)}"
+        return f"{told}, and no rank sent it anything with this tag.{_failure(case, group)}"
+    if peer not in case.dumps:
+        return (
+            f"{told} for rank {peer}, which left no dump: it died, or was not asked.{_failure(case, group)}"
+        )
     wanted = "send" if record.op.startswith("recv") else "recv"
     mine = members.index(rank)
     partners = [
         each
-        for each in job.dumps[peer].of_group(group)
+        for each in case.dumps[peer].of_group(group)
         if each.op.startswith(wanted) and each.peer in (mine, -1) and each.state != "completed"
     ]
     if partners:
-        found = f"whose call for it differs: {_call(job, peer, partners[0])}"
+        found = f"whose call for it differs: {_call(case, peer, partners[0])}"
     else:
-        sent = [e for e in job.dumps[peer].of_group(group) if e.op.startswith(wanted) and e.peer == mine]
+        sent = [e for e in case.dumps[peer].of_group(group) if e.op.startswith(wanted) and e.peer == mine]
         other_tag = [each for each in sent if each.tag != record.tag]
         found = (
-            f"which made {_call(job, peer, other_tag[-1])}, with another tag"
+            f"which made {_call(case, peer, other_tag[-1])}, with another tag"
             if other_tag
-            else f"which has not called {wanted} for it{_elsewhere(job, peer)}"
+            else f"which has not called {wanted} for it{_elsewhere(case, peer)}"
         )
-    return f"{told} for rank {peer}, {found}.{_failure(job, group)}"
+    return f"{told} for rank {peer}, {found}.{_failure(case, group)}"
 
 
-def _elsewhere(job: Job, rank: int) -> str:
+def _elsewhere(case: Case, rank: int) -> str:
     """What a rank waits for itself, if it does."""
-    stuck = [each for each in job.dumps[rank].records if not each.over or each.result == "timeout"]
+    stuck = [each for each in case.dumps[rank].records if not each.over or each.result == "timeout"]
     if not stuck:
         return ""
-    group = job.dumps[rank].group_name(stuck[0])
-    return f" and is itself in {_call(job, rank, stuck[0])} of group {group!r}"
+    group = case.dumps[rank].group_name(stuck[0])
+    return f" and is itself in {_call(case, rank, stuck[0])} of group {group!r}"
 
 
 # --- did a rank come too late? ------------------------------------------------------------------------------
 
 
-def _late(job: Job, group: str) -> Iterator[str]:
+def _late(case: Case, group: str) -> Iterator[str]:
     """After the timeout of another had passed."""
-    calls = job.collectives(group)
+    calls = case.collectives(group)
     for seq in sorted({seq for each in calls.values() for seq in each}):
         at = {rank: each[seq] for rank, each in calls.items() if seq in each}
         timed_out = {rank: record for rank, record in at.items() if record.result == "timeout"}
         if len(at) < 2 or not timed_out:
             continue
-        came = {rank: job.at(rank, record.issued_ns) for rank, record in at.items()}
+        came = {rank: case.at(rank, record.issued_ns) for rank, record in at.items()}
         last, first = max(came, key=lambda rank: came[rank]), min(timed_out)
-        if came[last] >= job.at(first, timed_out[first].ended_ns):
+        if came[last] >= case.at(first, timed_out[first].ended_ns):
             yield (
-                f"Rank {last} came too late to {_call(job, last, at[last])} of group {group!r}: "
+                f"Rank {last} came too late to {_call(case, last, at[last])} of group {group!r}: "
                 f"{duration(came[last] - came[first])} after rank {first}, whose timeout had passed by then."
             )
         else:
             yield (
-                f"All ranks that left a dump made {_call(job, first, at[first])} of group {group!r}, "
+                f"All ranks that left a dump made {_call(case, first, at[first])} of group {group!r}, "
                 f"the last of them rank {last}, {duration(came[last] - min(came.values()))} after the first, "
-                f"and it timed out: the network between them is stuck or slow.{_failure(job, group)}"
+                f"and it timed out: the network between them is stuck or slow.{_failure(case, group)}"
             )
         return
 
@@ -294,22 +296,24 @@ def _late(job: Job, group: str) -> Iterator[str]:
 # --- anything else? -----------------------------------------------------------------------------------------
 
 
-def _unexplained(job: Job) -> Iterator[str]:
-    for rank, dump in job.dumps.items():
+def _unexplained(case: Case) -> Iterator[str]:
+    for rank, dump in case.dumps.items():
         for record in dump.records:
             if record.state == "failed":
                 group = dump.group_name(record)
                 yield (
-                    f"Rank {rank} failed in {_call(job, rank, record)} of group {group!r}: {record.result}."
-                    f"{_failure(job, group)}"
+                    f"Rank {rank} failed in {_call(case, rank, record)} of group {group!r}: {record.result}."
+                    f"{_failure(case, group)}"
                 )
                 return
-    stuck = [(rank, record) for rank, dump in job.dumps.items() for record in dump.records if not record.over]
-    if stuck and all(dump.reason != "trace" for dump in job.dumps.values()):
+    stuck = [
+        (rank, record) for rank, dump in case.dumps.items() for record in dump.records if not record.over
+    ]
+    if stuck and all(dump.reason != "trace" for dump in case.dumps.values()):
         rank, record = stuck[0]
-        group = job.dumps[rank].group_name(record)
+        group = case.dumps[rank].group_name(record)
         yield (
-            f"All ranks are in the same calls, and {_call(job, rank, record)} of group {group!r} had not "
+            f"All ranks are in the same calls, and {_call(case, rank, record)} of group {group!r} had not "
             f"ended on rank {rank} when the dumps were made: it is under way, or the network is stuck."
         )
 
@@ -317,8 +321,8 @@ def _unexplained(job: Job) -> Iterator[str]:
 # --- words --------------------------------------------------------------------------------------------------
 
 
-def _call(job: Job, rank: int, record: Record) -> str:
-    site = job.dumps[rank].sites.get(record.site, "")
+def _call(case: Case, rank: int, record: Record) -> str:
+    site = case.dumps[rank].sites.get(record.site, "")
     where = issuer(site).where
     return f"seq {record.seq} {record.describe()}" + (f" (called from {where})" if where else "")
 
@@ -330,11 +334,11 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"ranks {shown}"
 
 
-def _failure(job: Job, group: str) -> str:
+def _failure(case: Case, group: str) -> str:
     """What the first error of the group said."""
     failures = [
         (rank, each.failure)
-        for rank, dump in job.dumps.items()
+        for rank, dump in case.dumps.items()
         for each in dump.groups.values()
         if each.name == group and each.failure
     ]

@@ -110,7 +110,7 @@ def _sum(counted: Iterable[_Counted]) -> dict[str, Any]:
 
 def _errors() -> dict[int, dict[str, int]]:
     """By number of the group and operation."""
-    groups = json.loads(_extension.core().flight_recorder(since=1 << 63))["groups"]
+    groups = json.loads(_extension.compiled().flight_recorder(since=1 << 63))["groups"]
     return {each["number"]: each["errors"] for each in groups}
 
 

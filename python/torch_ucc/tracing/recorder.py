@@ -16,7 +16,7 @@ def dump(path: Path | str | None = None) -> dict[str, Any]:
 
     May be called at any time, from any thread, whatever state the groups are in.
     """
-    text = _extension.core().flight_recorder()
+    text = _extension.compiled().flight_recorder()
     if path is not None:
         Path(path).write_text(text)
     data: dict[str, Any] = json.loads(text)
@@ -25,13 +25,13 @@ def dump(path: Path | str | None = None) -> dict[str, Any]:
 
 def arm(config: Config) -> None:
     """Has the recorder do what the settings ask for. At the first group of the process."""
-    core = _extension.core()
+    compiled = _extension.compiled()
     if config.trace_dump:
-        core.dump_on_failure(config.trace_dump)
+        compiled.dump_on_failure(config.trace_dump)
     if config.trace_signal:
-        core.dump_at_signal()
+        compiled.dump_at_signal()
     if config.trace_sites:
-        core.record_sites(True)
+        compiled.record_sites(True)
     if config.trace:
         from torch_ucc.tracing import tracer
 

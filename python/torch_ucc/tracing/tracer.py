@@ -50,18 +50,18 @@ class Tracer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._core = _extension.core()
+        self._compiled = _extension.compiled()
         self._records: dict[int, dict[str, Any]] = {}
         self._since = 1
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ucc-trace", daemon=True)
 
     def start(self) -> None:
-        self._since = json.loads(self._core.flight_recorder(since=1 << 63))["last_id"] + 1
+        self._since = json.loads(self._compiled.flight_recorder(since=1 << 63))["last_id"] + 1
         self._first = self._since
         self.steps = Steps()
         self._on.add(self)
-        self._core.record_sites(True)
+        self._compiled.record_sites(True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ class Tracer:
         self._thread.join()
         self._on.discard(self)
         self.steps.close()
-        self._core.record_sites(bool(self._on) or config.in_force().trace_sites)
+        self._compiled.record_sites(bool(self._on) or config.in_force().trace_sites)
         data = self._take()
         data["records"] = [self._records[number] for number in sorted(self._records)]
         data["steps"] = self.steps.times
@@ -86,7 +86,7 @@ class Tracer:
             self._take()
 
     def _take(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(self._core.flight_recorder("trace", self._since))
+        data: dict[str, Any] = json.loads(self._compiled.flight_recorder("trace", self._since))
         self._records.update((each["id"], each) for each in data["records"])
         over = {each["id"] for each in data["records"] if each["ended_ns"]}
         seen_last = data["last_id"] + 1

@@ -49,11 +49,11 @@ def main(arguments: list[str]) -> int:
 
 def _tune(output: Path, budget: float) -> int:
     store, rank, size = next(rendezvous("env://"))
-    core = _extension.core()  # first: what is asked of the host is asked of its UCX and UCC, too
+    compiled = _extension.compiled()  # first: what is asked of the host is asked of its UCX and UCC, too
     if _plan.told_by_launcher(size):  # as the ranks of the job, to which the profile must fit, will see it
         job = _plan.job_of_launcher(size)
     else:
-        job = decode(core.exchange(store, rank, size, _TOGETHER, _plan.record_here()))
+        job = decode(compiled.exchange(store, rank, size, _TOGETHER, _plan.record_here()))
     topology = topology_of(job)
     turns = Turns(store, rank, size, topology, job.crowd() is not None)
     if rank != 0:

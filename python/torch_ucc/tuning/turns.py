@@ -93,8 +93,8 @@ class Turns:
             limit = STARTUP_LIMIT + len(cases) * CASE_LIMIT
             keys = f"{_KEYS}/turn/{self._number}"
             call = pickle.dumps((measure_here, (keys, cases, self._batch_seconds, self._cores)))
-            job = testing._Job(call, environment, "ucc", False, limit, folder)
-            process = testing._context().Process(target=testing._rank_main, args=(job, self._rank))
+            launch = testing._Launch(call, environment, "ucc", False, limit, folder)
+            process = testing._context().Process(target=testing._rank_main, args=(launch, self._rank))
             process.start()
             ours = [testing._Rank(self._rank, process, folder)]
             try:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.multirank
 
 
 def operations() -> list[str]:
-    return list(_extension.core().operations())
+    return list(_extension.compiled().operations())
 
 
 def test_every_operation_has_cases() -> None:

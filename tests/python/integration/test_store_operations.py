@@ -93,7 +93,9 @@ def test_what_more_ranks_than_a_block_has_tell_each_other() -> None:
     heard: dict[int, list[bytes]] = {}
 
     def rank_of(rank: int) -> None:
-        heard[rank] = _extension.core().exchange(stores[rank], rank, size, timedelta(seconds=100), told[rank])
+        heard[rank] = _extension.compiled().exchange(
+            stores[rank], rank, size, timedelta(seconds=100), told[rank]
+        )
 
     threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(size)]
     for each in threads:

@@ -99,23 +99,23 @@ def two_members_in_threads() -> list[str]:
     """A HashStore can be shared by threads only, so two members by it are two threads of one process."""
     from torch_ucc import _extension, config
 
-    core = _extension.core()
-    settings = config.native(config.in_force(), core.Settings())
+    compiled = _extension.compiled()
+    settings = config.native(config.in_force(), compiled.Settings())
     store = dist.HashStore()
     told = [""] * RANKS
 
     def join(rank: int) -> None:
         try:
-            place = core.find_place(
+            place = compiled.find_place(
                 store=store,
                 rank=rank,
                 timeout=TIMEOUT,
                 group_id="threads",
-                world=core.World(RANKS),
+                world=compiled.World(RANKS),
                 global_ranks=[*range(RANKS)],
                 settings=settings,
             )
-            core.create_backend(place, settings)
+            compiled.create_backend(place, settings)
         except ValueError as error:
             told[rank] = str(error)
 

@@ -49,7 +49,7 @@ def dumps_of(ranks: list[Rank]) -> list[Dump]:
 
 
 def test_the_analyser_knows_every_operation() -> None:
-    ours = set(_extension.core().operations()) - {*MESSAGES, *OF_THE_STORE}
+    ours = set(_extension.compiled().operations()) - {*MESSAGES, *OF_THE_STORE}
     assert {fr_trace.NAMES.get(name, name) for name in ours} <= COLLECTIVES
 
 

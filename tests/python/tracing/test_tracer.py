@@ -31,7 +31,7 @@ class Recorder:
 
 
 def traced(recorder: Recorder, path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(_extension, "core", lambda: recorder)
+    monkeypatch.setattr(_extension, "compiled", lambda: recorder)
     monkeypatch.setattr(Tracer, "_run", lambda self: None)
     tracer = Tracer(path / "run.json")
     tracer.start()

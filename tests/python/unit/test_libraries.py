@@ -129,7 +129,7 @@ import ctypes, json, re, sys
 {before}
 from torch_ucc import _extension, _libraries
 try:
-    _extension.core()
+    _extension.compiled()
 except ImportError as error:
     print(json.dumps({{"error": str(error)}}))
     sys.exit()

@@ -10,7 +10,7 @@ from torch_ucc import _extension, _options
 
 
 def checked(ucc: dict[str, str], ucx: dict[str, str]) -> _options.Both:
-    return _options.checked(_extension.core(), torch_ucc.Options(ucc=ucc, ucx=ucx))
+    return _options.checked(_extension.compiled(), torch_ucc.Options(ucc=ucc, ucx=ucx))
 
 
 def test_what_a_context_and_a_worker_take() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from torch_ucc import _extension, _plan
-from torch_ucc.topology import cores, sysv, where
+from torch_ucc.topology import cores, fingerprint, sysv
 from torch_ucc.topology.algorithms import ONE_HOST, one_host
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.user import receive_buffers, tls
@@ -23,7 +23,7 @@ OF_A_PAIR = [
 ]
 
 
-class Core:
+class Compiled:
     """Answers an exchange with our own record, for every rank; the first otherwise if they are `apart`."""
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class Core:
 
 
 @pytest.fixture
-def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiled]:
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(_plan, "_of_contexts", {})
-    _extension.core()  # and with it UCX, whose modules a plan looks at
-    yield Core()
+    _extension.compiled()  # and with it UCX, whose modules a plan looks at
+    yield Compiled()
 
 
 @pytest.mark.parametrize(
@@ -66,37 +66,37 @@ def on_one_host(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(size))
 
 
-def test_ranks_of_one_host_make_no_plan(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_one_host_make_no_plan(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     """But tell the libraries what one would. Three ask each other once."""
     for size in (1, 2, 3, usable_here(), usable_here() + 1):
         ranks = range(size)
         on_one_host(monkeypatch, size)
-        core.asked, core.size = 0, size
-        told = _plan.choose(core.exchange, 0, ranks)
-        assert core.asked == (size > 2) and told.agreed is None
+        compiled.asked, compiled.size = 0, size
+        told = _plan.choose(compiled.exchange, 0, ranks)
+        assert compiled.asked == (size > 2) and told.agreed is None
         plan = _plan.agree(0, ranks, [_plan.record_here()] * size).plan
         assert told == (plan.ucx_settings(0), plan.ucc_settings(0), None)
 
 
 @pytest.mark.parametrize("settings", [{}, {"UCC_ESTIMATED_NUM_PPN": "3"}])
 def test_ranks_of_one_host_that_see_other_numbers_of_cores_plan(
-    core: Core, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
 ) -> None:
     """Each for itself they would tell UCC different algorithms."""
     on_one_host(monkeypatch, 3)
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    core.apart, core.size = True, 3
-    told = _plan.choose(core.exchange, 0, range(3))
+    compiled.apart, compiled.size = True, 3
+    told = _plan.choose(compiled.exchange, 0, range(3))
     agreed = told.agreed
-    assert core.asked == 2 and agreed
+    assert compiled.asked == 2 and agreed
     assert told == (agreed.plan.ucx_settings(0), agreed.plan.ucc_settings(0), agreed)
     assert dict(told.ucc)["TL_UCP_TUNE"] == one_host(crowded=usable_here() < 3)
 
 
 @pytest.mark.parametrize("settings", [{}, {"UCC_ESTIMATED_NUM_PPN": "2"}])
 def test_ranks_that_the_launcher_keeps_to_a_core_each_have_one_each(
-    core: Core, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
 ) -> None:
     monkeypatch.setattr(cores, "quota", lambda text: None)
     on_one_host(monkeypatch, 2)
@@ -104,21 +104,21 @@ def test_ranks_that_the_launcher_keeps_to_a_core_each_have_one_each(
         monkeypatch.setenv(name, value)
     of = {os.getppid(): {0, 1}, 0: {1}}
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: of[pid])
-    assert _plan.choose(core.exchange, 0, [0, 1])[0][0] == tls(cma=False, tcp=False, sysv=sysv.works())
+    assert _plan.choose(compiled.exchange, 0, [0, 1])[0][0] == tls(cma=False, tcp=False, sysv=sysv.works())
     of[os.getppid()] = {1}
-    assert _plan.choose(core.exchange, 0, [0, 1])[0][0] == tls(cma=True, tcp=False, sysv=sysv.works())
+    assert _plan.choose(compiled.exchange, 0, [0, 1])[0][0] == tls(cma=True, tcp=False, sysv=sysv.works())
 
 
-def test_ranks_that_find_themselves_on_one_host_need_no_plan(core: Core) -> None:
-    told = _plan.choose(core.exchange, 0, [4, 7])
+def test_ranks_that_find_themselves_on_one_host_need_no_plan(compiled: Compiled) -> None:
+    told = _plan.choose(compiled.exchange, 0, [4, 7])
     assert told == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK], None)
-    assert core.asked == 1
+    assert compiled.asked == 1
 
 
-def test_where_a_rank_cannot_tell_they_plan(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(where, "here", lambda: b"")
-    assert _plan.choose(core.exchange, 0, [4, 7]).agreed
-    assert core.asked == 2
+def test_where_a_rank_cannot_tell_they_plan(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "host_fingerprint", lambda: b"")
+    assert _plan.choose(compiled.exchange, 0, [4, 7]).agreed
+    assert compiled.asked == 2
 
 
 def test_nor_need_they_what_makes_plans() -> None:
@@ -129,25 +129,25 @@ def test_nor_need_they_what_makes_plans() -> None:
     )
     environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=120)
-    parts = ("algorithms", "sysv", "cores", "where", "user")
+    parts = ("algorithms", "sysv", "cores", "fingerprint", "user")
     wanted = str([f"torch_ucc.topology.{part}" for part in parts])
     assert done.stdout.decode().strip() == wanted, done.stderr
 
 
-def test_what_is_set_is_checked_also_there(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_is_checked_also_there(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     on_one_host(monkeypatch, 2)
     monkeypatch.setenv("UCC_ESTIMATED_NUM_PPN", "7")
-    assert _plan.choose(core.exchange, 0, [0, 1]) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK], None)
+    assert _plan.choose(compiled.exchange, 0, [0, 1]) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK], None)
     monkeypatch.setenv("UCX_TLS", "rc")
     with pytest.raises(ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0"):
-        _plan.choose(core.exchange, 0, [0, 1])
+        _plan.choose(compiled.exchange, 0, [0, 1])
 
 
-def test_others_ask_and_agree(core: Core) -> None:
-    core.apart = True
-    chosen = _plan.choose(core.exchange, 0, [4, 7])
+def test_others_ask_and_agree(compiled: Compiled) -> None:
+    compiled.apart = True
+    chosen = _plan.choose(compiled.exchange, 0, [4, 7])
     assert (chosen.ucx, chosen.ucc) == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK])
-    assert core.asked == 2 and chosen.agreed and chosen.agreed.host_of(7) == 0
+    assert compiled.asked == 2 and chosen.agreed and chosen.agreed.host_of(7) == 0
 
 
 class Contexts:
@@ -160,7 +160,7 @@ class Contexts:
         return list(self.numbers)
 
 
-def test_what_was_chosen_is_kept_while_its_context_is_open(core: Core) -> None:
+def test_what_was_chosen_is_kept_while_its_context_is_open(compiled: Compiled) -> None:
     """Also of two worlds with the same ranks; and a process that recovers does not grow."""
     first, second, third = (_plan.Chosen([("TLS", name)], []) for name in ("a", "b", "c"))
     _plan.keep(Contexts(), 1, first)
@@ -171,10 +171,10 @@ def test_what_was_chosen_is_kept_while_its_context_is_open(core: Core) -> None:
 
 
 def test_what_cannot_work_is_an_error_that_counts_the_rest(
-    core: Core, monkeypatch: pytest.MonkeyPatch
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UCX_TLS", "rc")
-    core.size = 6
+    compiled.size = 6
     wanted = r"^this group cannot work: UCX_TLS=rc on rank 0 .* So on 2 more ranks\.$"
     with pytest.raises(ValueError, match=wanted):
-        _plan.choose(core.exchange, 0, range(6))
+        _plan.choose(compiled.exchange, 0, range(6))

@@ -193,11 +193,11 @@ class StandIn:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    core = StandIn()
-    monkeypatch.setattr(_extension, "core", lambda: core)
+    compiled = StandIn()
+    monkeypatch.setattr(_extension, "compiled", lambda: compiled)
     for read_once in (_register._prepare_process, config.in_force):
         read_once.cache_clear()
-    yield core
+    yield compiled
     for read_once in (_register._prepare_process, config.in_force):
         read_once.cache_clear()
     if dist.is_initialized():
@@ -302,10 +302,10 @@ def test_a_plan_that_cannot_work_is_refused(stand_in: StandIn, monkeypatch: pyte
 
 def told_of_a_subgroup() -> dict[str, Any]:
     """On a rank of a gloo world: what the extension is told of the group of rank 1 alone."""
-    core = StandIn()
-    _extension.core = lambda: core  # type: ignore[assignment]
+    compiled = StandIn()
+    _extension.compiled = lambda: compiled  # type: ignore[assignment]
     dist.new_group([1], backend="ucc")
-    told = core.calls[0] if core.calls else {}
+    told = compiled.calls[0] if compiled.calls else {}
     return {name: told[name] for name in ("rank", "global_ranks") if told}
 
 

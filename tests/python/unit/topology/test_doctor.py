@@ -136,7 +136,7 @@ def test_a_library_that_is_not_older(built: str, running: str) -> None:
 def test_another_torch_than_it_was_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
     info = SimpleNamespace(**{**vars(_extension._build_info()), "TORCH": "9.9.1"})
     monkeypatch.setattr(_extension, "_build_info", lambda: info)
-    monkeypatch.setattr(_extension, "core", _extension.core.__wrapped__)
+    monkeypatch.setattr(_extension, "compiled", _extension.compiled.__wrapped__)
     (found,) = [each for each in examine(cli_doctor.patient_here()) if each.name == "extension"]
     assert found.grade == BROKEN and "was built for torch 9.9.1, but torch " in found.what
 

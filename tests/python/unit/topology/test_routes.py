@@ -120,4 +120,4 @@ def test_a_protocol_covers_its_sizes() -> None:
 
 
 def test_every_operation_has_its_way() -> None:
-    assert WAYS.keys() == set(_extension.core().operations())
+    assert WAYS.keys() == set(_extension.compiled().operations())
