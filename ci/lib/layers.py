@@ -14,7 +14,6 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "progress": {"trace"},
     "bootstrap": set(),
     "liveness": set(),
-    "topology": set(),
     "ucc": {"trace", "progress", "bootstrap"},
     "ucx": {"trace", "progress", "bootstrap"},
     # --- torch begins here
@@ -28,7 +27,6 @@ MAY_INCLUDE: dict[str, set[str]] = {
         "progress",
         "bootstrap",
         "liveness",
-        "topology",
         "ucc",
         "ucx",
         "compat",
@@ -38,7 +36,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
         "store",
     },
     # Names of what Python sees, each from where it lives.
-    "bindings": {"backend", "bootstrap", "topology", "trace", "store", "work", "ucc", "ucx", "compat"},
+    "bindings": {"backend", "bootstrap", "trace", "store", "work", "ucc", "ucx", "compat"},
 }
 
 # Headers of others, by the start of their path: the only folders that may see them.

@@ -21,9 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long an abort is held back until the recorder is written, where that was asked for.
-constexpr milliseconds kForDump{2000};
-
 static_assert(operation::kTable.size() <= WorkHome::kOperations);
 
 // A WorkHome that keeps the context alive as long as a Work is.
@@ -815,7 +812,7 @@ void UccBackend::shutdown() { close(context_->settings().close_timeout); }
 
 void UccBackend::abort() {
   trace::request_dump("abort");  // of what is in flight
-  trace::flush_dump(Deadline::after(kForDump));
+  trace::flush_dump();
   close(milliseconds(0));
 }
 

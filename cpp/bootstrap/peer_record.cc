@@ -6,7 +6,6 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <random>
@@ -14,6 +13,7 @@
 
 #include "base/core.h"
 #include "base/hex.h"
+#include "base/host.h"
 #include "base/status.h"
 
 namespace torch_ucc {
@@ -126,12 +126,9 @@ std::string PeerRecord::neighbourhood() const { return bell.empty() ? nonce : ho
 
 PeerRecord PeerRecord::here(NamedValues agreed) {
   PeerRecord record;
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) == 0) {
-    record.host = name.data();
-  }
-  std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
-  if (!std::getline(boot_id, record.host_id)) {
+  record.host = host_name();
+  record.host_id = boot_id();
+  if (record.host_id.empty()) {
     record.host_id = record.host;
   }
   std::random_device random;

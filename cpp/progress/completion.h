@@ -2,14 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <vector>
 
-#include "base/deadline.h"
 #include "base/status.h"
+#include "base/thread_annotations.h"
 
 namespace torch_ucc {
 
@@ -21,11 +19,8 @@ class Completion {
   // Only valid once done().
   const Status& status() const { return status_; }
 
-  // True if this call ended it. Wakes waiters, then runs what on_done() left, in this thread.
+  // True if this call ended it. Runs what on_done() left, in this thread.
   bool complete(Status status);
-
-  // Sleeps until done or for `duration`; true if done. Does not make progress: see Engine::wait.
-  bool wait_for(Clock::duration duration);
 
   // Runs `callback` once, when done: at once in this thread if it is already. The callback must neither block nor throw,
   // nor run code of the user.
@@ -34,15 +29,14 @@ class Completion {
  private:
   static constexpr std::uint32_t kPending = 0;
   static constexpr std::uint32_t kClaimed = 1;  // somebody writes status_
-  static constexpr std::uint32_t kWatched = 2;  // a sleeper or a callback needs the slow path
+  static constexpr std::uint32_t kWatched = 2;  // a callback needs the slow path
   static constexpr std::uint32_t kDone = 4;
 
   std::atomic<std::uint32_t> state_{kPending};
   Status status_;  // written once, between kClaimed and kDone
 
-  std::mutex mutex_;  // a plain mutex: std::condition_variable wants one, and only the slow path takes it
-  std::condition_variable wake_;
-  std::vector<std::function<void()>> callbacks_;  // under mutex_
+  Mutex mutex_;  // several threads may leave callbacks; only the slow path takes it
+  std::vector<std::function<void()>> callbacks_ TUCC_GUARDED_BY(mutex_);
 };
 
 }  // namespace torch_ucc

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <string>
 
 #include "base/deadline.h"
@@ -13,6 +14,10 @@
 #include "trace/flight_recorder.h"
 
 namespace torch_ucc {
+
+// For so many bytes: at a gigabyte a second, which a slow network does not reach. Who waits longer
+// sleeps between polls, in short pauses.
+constexpr microseconds patience_for(std::size_t bytes) { return microseconds(bytes / 1000); }
 
 // Order of calls: start() once, poll() until it says ended, finish() once if that was well; then
 // the engine completes it.

@@ -5,9 +5,10 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <string_view>
 #include <utility>
+
+#include "base/host.h"
 
 namespace torch_ucc::trace {
 namespace {
@@ -77,18 +78,6 @@ std::string to_json(std::uint32_t number, const FlightRecorder::Group& group) {
   json.number("number", number).text("name", group.name).number("rank", group.rank).field("ranks", ranks.end());
   json.field("closed", group.closed ? "true" : "false").text("failure", group.failure);
   return json.field("errors", errors.end()).end();
-}
-
-// The same for all processes that share a steady clock.
-std::string boot_id() {
-  std::string id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  return id;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 }  // namespace

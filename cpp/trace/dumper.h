@@ -54,6 +54,7 @@ void dump_at_signal();
 
 // Nothing if there is no dumper.
 void request_dump(const char* reason);
-void flush_dump(Deadline deadline);
+// Holds back what may end the program until what was asked for is in a file, or until `deadline`.
+void flush_dump(Deadline deadline = Deadline::after(std::chrono::seconds(2)));
 
 }  // namespace torch_ucc::trace

@@ -312,11 +312,7 @@ Status Collective::doubt() const {
                    : Status();
 }
 
-// A gigabyte a second, which a slow network does not reach: those who wait then sleep between polls, in short pauses.
-microseconds Collective::patience() const {
-  constexpr std::size_t kBytesPerMicrosecond = 1000;
-  return microseconds(pieces_.bytes_of_piece() / kBytesPerMicrosecond);
-}
+microseconds Collective::patience() const { return patience_for(pieces_.bytes_of_piece()); }
 
 // UCC's post copies at once what has room in its queues (16 MB in pieces of 1 MB: 0.8 of 3.5 ms).
 bool Collective::starts_slowly() const {

@@ -51,7 +51,6 @@ class UccTeam {
   bool all_members_ring() const { return bells_.complete; }
   FailureDomain& domain() const { return *domain_; }
   std::uint16_t id() const { return id_; }
-  int size() const { return static_cast<int>(members_.size()); }
 
   // UCC matches collectives by the order in which a team initialises them, and a large one is initialised piece by piece.
   // So each initialises in its turn.

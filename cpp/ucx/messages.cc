@@ -287,11 +287,7 @@ void Messages::fail(Status status) {
   }
 }
 
-// As Collective::patience.
-microseconds Messages::patience() const {
-  constexpr std::size_t kBytesPerMicrosecond = 1000;
-  return microseconds(bytes_ / kBytesPerMicrosecond);
-}
+microseconds Messages::patience() const { return patience_for(bytes_); }
 
 Status FlushWorker::start(LoopToken& token) {
   ucp_request_param_t param{};

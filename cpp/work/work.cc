@@ -11,9 +11,6 @@
 namespace torch_ucc {
 namespace {
 
-// How long an error is held back until the recorder is written, where that was asked for: the program may end of it.
-constexpr milliseconds kForDump{2000};
-
 std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
@@ -180,7 +177,7 @@ void UccWork::Parts::wait(const WorkHome& home, std::chrono::milliseconds timeou
     trace::recorder().note_failure(home.group, status.message());
     log_failure(home.group, *op, status);
     trace::request_dump(trace::name(status.code()));
-    trace::flush_dump(Deadline::after(kForDump));
+    trace::flush_dump();
     throw_for_user(status);
   }
   synchronize();

@@ -7,8 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "fakes/limits.h"
-
 namespace torch_ucc {
 namespace {
 
@@ -19,13 +17,6 @@ TEST(Completion, EndsOnceWithTheFirstStatus) {
   EXPECT_FALSE(completion.complete(Status()));
   EXPECT_TRUE(completion.done());
   EXPECT_EQ(completion.status().message(), "first");
-}
-
-TEST(Completion, WaitReportsWhetherItIsDone) {
-  Completion completion;
-  EXPECT_FALSE(completion.wait_for(milliseconds(1)));
-  completion.complete({});
-  EXPECT_TRUE(completion.wait_for(Clock::duration::zero()));
 }
 
 TEST(Completion, CallbackRunsOnceWhetherLeftBeforeOrAfterTheEnd) {
@@ -55,18 +46,11 @@ TEST(Completion, CallbackMayUseTheCompletion) {
   Completion completion;
   int runs = 0;
   completion.on_done([&completion, &runs] {
-    EXPECT_TRUE(completion.wait_for(milliseconds(0)));
+    EXPECT_TRUE(completion.done());
     completion.on_done([&runs] { ++runs; });
   });
   completion.complete({});
   EXPECT_EQ(runs, 1);
-}
-
-TEST(Completion, WakesASleeper) {
-  Completion completion;
-  std::thread sleeper([&completion] { EXPECT_TRUE(completion.wait_for(kHardLimit)); });
-  completion.complete({});
-  sleeper.join();
 }
 
 // Everybody at once: one thread wins, all see its status, every callback runs once.
@@ -93,7 +77,8 @@ TEST(Completion, RacesHaveOneWinner) {
       threads.emplace_back([&] {
         while (!go.load()) {
         }
-        EXPECT_TRUE(completion.wait_for(kHardLimit));
+        while (!completion.done()) {
+        }
         EXPECT_FALSE(completion.status().ok());
       });
     }
