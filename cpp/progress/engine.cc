@@ -1,8 +1,6 @@
 #include "progress/engine.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <exception>
@@ -14,23 +12,6 @@
 
 namespace torch_ucc {
 namespace {
-
-// Of the background thread: how long it leaves an operation to a caller who may come back to wait for it, and how long it
-// stays half awake after its last work (20 x 100 us). While callers post and come back each time its naps double, so that none is
-// longer than they have done so: on machines without a core to spare a rank pays for each wake-up, 17 us. The first small
-// operation left alone after that may wait for the rest of a nap; what starts slowly, and who asks or has a future, ends it.
-constexpr microseconds kGrace{50};
-constexpr microseconds kNap{100};
-constexpr microseconds kLongestNap{4000};
-constexpr microseconds kLongestNapBesideWork{1000};  // who has the baton may give it back and go on with something else
-constexpr int kNapsBeforeSleep = 20;
-
-// For so long after a peer was gone the transport's errors are put down to that, where they can be anybody's.
-constexpr std::chrono::seconds kAftermath{10};
-
-// A success in doubt that somebody's end explains is held back no longer than this: members of its own group for whom it was a
-// success may leave meanwhile, and a second later that counts.
-constexpr milliseconds kBelief{600};
 
 // Operations of an engine that is gone, which the network can still touch. Never freed, on purpose.
 void keep_forever(std::shared_ptr<Op> op) {
@@ -83,10 +64,10 @@ class Engine::Attendance {
   explicit Attendance(Engine& engine) : engine_(engine) { engine_.attending_.fetch_add(1, std::memory_order_seq_cst); }
   ~Attendance() {
     engine_.attending_.fetch_sub(1, std::memory_order_seq_cst);
-    if (engine_.intake_size_.load(std::memory_order_seq_cst) != 0) {
-      engine_.rouse_background();  // left to us after we last held the baton
+    if (!engine_.intake_.empty()) {
+      engine_.wake_up_.rouse();  // left to us after we last held the baton
     } else {
-      engine_.wake_background_if_needed();
+      engine_.wake_up_.wake_if_asleep();
     }
   }
   Attendance(const Attendance&) = delete;
@@ -98,9 +79,10 @@ class Engine::Attendance {
 
 Engine::Engine(Pollable& transport, ParkPolicy policy, Bell bell, LossPolicy losses)
     : policy_(policy),
-      losses_(losses),
+      quiet_(losses.quiet),
       bell_(std::move(bell)),
       transport_(transport),
+      suspects_(losses),
       last_death_((Clock::now() - std::chrono::hours(1)).time_since_epoch().count()),
       background_([this] { background(); }) {}
 
@@ -126,10 +108,10 @@ void Engine::post(std::shared_ptr<Op> op, Follow follow) {
     if (policy_.beside_caller) {
       caller_core_.store(current_core(), std::memory_order_relaxed);
     }
-    enqueue(std::move(op));
+    intake_.add(std::move(op));
     left_.fetch_add(1, std::memory_order_relaxed);
     bell_.ring();  // whoever sleeps for another starts it
-    rouse_background();
+    wake_up_.rouse();
     if (failed()) {
       serve_intake();  // the background thread may have been stopped meanwhile
     }
@@ -138,7 +120,7 @@ void Engine::post(std::shared_ptr<Op> op, Follow follow) {
   start_now(std::move(op), follow);
   if (follow == Follow::leaves) {
     left_.fetch_add(1, std::memory_order_relaxed);
-    wake_background_if_needed();
+    wake_up_.wake_if_asleep();
   }
 }
 
@@ -149,20 +131,14 @@ void Engine::start_now(std::shared_ptr<Op> op, Follow follow) {
     admit(baton.token(), std::move(op));
     poll(baton.token(), mine, follow == Follow::leaves ? 1 : policy_.polls_after_post);  // who leaves has better things to do
   } else {
-    enqueue(std::move(op));
+    intake_.add(std::move(op));
   }
   serve_intake();
 }
 
-void Engine::enqueue(std::shared_ptr<Op> op) {
-  const MutexLock lock(intake_mutex_);
-  intake_.push_back(std::move(op));
-  intake_size_.fetch_add(1, std::memory_order_seq_cst);
-}
-
 // Whoever held the baton takes the intake before giving it back, but may have looked just before the last append.
 void Engine::serve_intake() {
-  while (intake_size_.load(std::memory_order_seq_cst) != 0) {
+  while (!intake_.empty()) {
     BatonGuard baton(*this);
     if (!baton) {
       return;  // the holder comes here when it gives the baton back
@@ -173,16 +149,7 @@ void Engine::serve_intake() {
 
 void Engine::admit_intake(LoopToken& token) {
   token.check();
-  if (intake_size_.load(std::memory_order_relaxed) == 0) {
-    return;
-  }
-  Ops waiting;
-  {
-    const MutexLock lock(intake_mutex_);
-    waiting.swap(intake_);
-    intake_size_.store(0, std::memory_order_seq_cst);
-  }
-  for (auto& op : waiting) {
+  for (auto& op : intake_.take_all()) {
     admit(token, std::move(op));
   }
 }
@@ -216,63 +183,6 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   in_flight_.push_back(std::move(op));
 }
 
-// A transport notices the end of a peer by its own connections, and the news who it was comes a
-// moment later. Until then the engine reports neither an error that names nobody nor a success that
-// may be none.
-void Engine::suspect(LoopToken& token, std::shared_ptr<Op> op, Status status, bool ended_well) {
-  baton_.assert_held();
-  if (status.code() == StatusCode::transport && losses_.verdict.count() != 0) {
-    suspects_.push_back({std::move(op), std::move(status), ended_well, Clock::now()});
-  } else {
-    Status failure = failure_of(token, op, status);
-    ended_.push_back({std::move(op), std::move(failure)});
-  }
-}
-
-void Engine::judge(LoopToken& token) {
-  baton_.assert_held();
-  if (suspects_.empty() && !unexplained_) {
-    return;
-  }
-  const Clock::time_point now = Clock::now();
-  const Clock::time_point last_death{Clock::duration(last_death_.load(std::memory_order_acquire))};
-  const bool explained = now - last_death < kAftermath + losses_.verdict;
-  if (unexplained_ && explain_by_.passed(now)) {
-    if (!explained) {
-      fail(*unexplained_);
-    }
-    unexplained_.reset();
-  }
-  std::erase_if(suspects_, [&](Suspect& each) {
-    baton_.assert_held();
-    FailureDomain& domain = each.op->domain();
-    if (!domain.failed() && domain.has_lost()) {
-      fail(domain, domain.losses().front().reason);
-    }
-    if (failure_for(*each.op) != nullptr) {
-      Status failure = given_up(*each.op);
-      ended_.push_back({each.op, std::move(failure)});
-      abandon(token, std::move(each.op));
-      return true;
-    }
-    const bool believed = each.ended_well && explained;
-    if (now - each.since < (believed ? std::min(losses_.verdict, kBelief) : losses_.verdict)) {
-      return false;
-    }
-    if (believed) {  // a process has ended, but no member of this group
-      if (!each.op->is_drained(token)) {
-        abandoned_.push_back(each.op);
-        keeps_ended_.store(true, std::memory_order_relaxed);
-      }
-      ended_.push_back({std::move(each.op), std::nullopt});
-    } else {
-      Status failure = failure_of(token, each.op, each.status);
-      ended_.push_back({std::move(each.op), std::move(failure)});
-    }
-    return true;
-  });
-}
-
 void Engine::poll(LoopToken& token, const Op* until, int rounds) {
   token.check();
   baton_.assert_held();
@@ -284,14 +194,10 @@ void Engine::poll(LoopToken& token, const Op* until, int rounds) {
   bool until_ended = false;
   for (int round = 0; round < rounds && !in_flight_.empty() && !until_ended; ++round) {
     if (Status progressed = transport_.progress(token); !progressed.ok()) {
-      if (losses_.verdict.count() == 0) {
+      if (!suspects_.hold_back(progressed)) {
         fail(std::move(progressed));
         abandon_failed(token);
         return;
-      }
-      if (!unexplained_) {
-        unexplained_ = std::move(progressed);
-        explain_by_ = Deadline::after(losses_.verdict);
       }
     }
     for (std::size_t i = 0; i < in_flight_.size();) {
@@ -321,117 +227,6 @@ void Engine::poll(LoopToken& token, const Op* until, int rounds) {
   }
 }
 
-void Engine::expire(LoopToken& token, Clock::time_point now) {
-  token.check();
-  baton_.assert_held();
-  if (any_lost_.load(std::memory_order_acquire)) {
-    look_at_losses(token, now);
-  }
-  if (!earliest_.passed(now)) {
-    return;
-  }
-  earliest_ = Deadline();
-  for (const auto& op : in_flight_) {
-    if (op->deadline().passed(now)) {
-      if (op->take_back(Op::After::given_up)) {
-        ended_.push_back({op, time_out(*op)});  // before abandon_failed() gives it another reason
-      }
-    } else if (op->deadline() < earliest_) {
-      earliest_ = op->deadline();
-    }
-  }
-  abandon_failed(token);
-}
-
-// Fails the domain if the operation needs what a lost member never sent.
-void Engine::fail_if_missing(Op& op) {
-  for (const Loss& loss : op.domain().losses()) {
-    if (op.need_of(loss) == Op::Need::missing) {
-      fail(op.domain(), loss.reason);
-    }
-  }
-}
-
-// Fails the domains with an operation that needs something of a lost member which does not come.
-void Engine::look_at_losses(LoopToken& token, Clock::time_point now) {
-  token.check();
-  baton_.assert_held();
-  for (const auto& op : in_flight_) {
-    FailureDomain& domain = op->domain();
-    if (!domain.has_lost() || domain.failed()) {
-      continue;
-    }
-    fail_if_missing(*op);
-    for (const Loss& loss : domain.losses()) {
-      const Op::Need need = op->need_of(loss);
-      if ((need == Op::Need::direct && op->quiet().lasts(now, losses_.quiet)) ||
-          (need == Op::Need::relayed && domain.quiet().lasts(now, losses_.quiet))) {
-        fail(domain, loss.reason);
-      }
-    }
-  }
-  abandon_failed(token);
-}
-
-// An operation past its deadline cannot be cancelled in UCC, and what it left behind could be matched by a later one of its
-// group: the whole group fails with it.
-Status Engine::time_out(const Op& op) {
-  std::string why = op.waits_for();
-  if (why.empty()) {
-    const std::string seen = op.domain().observe();
-    why = "before every rank of the group had taken part." + (seen.empty() ? "" : " " + seen);
-  } else {
-    why = "while it still waited for " + why + ".";
-  }
-  Status status(StatusCode::timeout, op.describe() + " timed out: its timeout passed " + why +
-                                         " The group cannot be used any more; destroy it and create a new one.");
-  fail(op.domain(), status);
-  return status;
-}
-
-// Why nothing can come of it any more; null while something can.
-const Status* Engine::failure_for(const Op& op) const {
-  if (op.domain().failed()) {
-    return &op.domain().failure();
-  }
-  return failed() ? &failure() : nullptr;
-}
-
-// Only once there is a failure for it.
-Status Engine::given_up(const Op& op) const {
-  const Status& reason = *failure_for(op);
-  return Status(reason.code() == StatusCode::peer_gone ? StatusCode::peer_gone : StatusCode::closed,
-                op.describe() + " was given up because its group had failed: " + reason.message());
-}
-
-void Engine::abandon_failed(LoopToken& token) {
-  token.check();
-  baton_.assert_held();
-  const std::uint64_t failures = domain_failures_.load(std::memory_order_acquire);
-  if (!failed() && failures == domain_failures_seen_) {
-    return;
-  }
-  domain_failures_seen_ = failures;
-  std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
-    baton_.assert_held();
-    if (failure_for(*op) == nullptr) {
-      return false;
-    }
-    ended_.push_back({op, given_up(*op)});
-    abandon(token, std::move(op));
-    return true;
-  });
-}
-
-// Takes the caller's memory back at once, so that what the transport still does with the operation
-// stays within its buffers.
-void Engine::abandon(LoopToken& token, std::shared_ptr<Op> op) {
-  baton_.assert_held();
-  op->take_back(Op::After::given_up);
-  op->cancel(token);
-  abandoned_.push_back(std::move(op));
-}
-
 bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
   Parker parker(policy_, Clock::now());
   while (!failed() && !domain.failed()) {
@@ -441,7 +236,7 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
       admit_intake(token);
       poll(token, nullptr, parker.polls());
       busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return &op->domain() == &domain; }) ||
-             std::any_of(suspects_.begin(), suspects_.end(), [&](const auto& each) { return &each.op->domain() == &domain; });
+             suspects_.has_of(domain);
     });
     const Clock::time_point now = Clock::now();
     if (!busy) {
@@ -457,44 +252,6 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
     }
   }
   return false;
-}
-
-void Engine::fail(Status reason) {
-  const MutexLock lock(failure_mutex_);
-  if (!failed()) {
-    failure_ = std::move(reason);
-    failed_.store(true, std::memory_order_release);
-    bell_.ring();
-  }
-}
-
-void Engine::lose(FailureDomain& domain, Loss loss) {
-  last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
-  domain.lose(std::move(loss));
-  any_lost_.store(true, std::memory_order_release);
-  bell_.ring();
-  call_background();  // for what nobody waits for
-}
-
-void Engine::fail(FailureDomain& domain, Status reason) {
-  if (reason.code() == StatusCode::peer_gone) {
-    last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
-  }
-  if (domain.fail(std::move(reason))) {
-    domain_failures_.fetch_add(1, std::memory_order_release);
-    bell_.ring();
-    call_background();  // ends what nobody waits for
-  }
-}
-
-// A failure of the transport leaves requests behind that nobody can cancel: the group fails with the operation.
-Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason) {
-  Status status(reason.code(), op->describe() + ": " + reason.message());
-  if (status.code() == StatusCode::transport) {
-    fail(op->domain(), status);
-    abandon(token, op);
-  }
-  return status;
 }
 
 // Of an operation that the transport ended well. Nothing if another thread took the caller's memory
@@ -646,7 +403,7 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
       Bell::Sleep sleep(bell_);
       const Clock::time_point before = now;
       now = drive_for(parker, waited_for).now;  // what came before the announcement is seen here, what comes later rings
-      const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || stopping_.load();
+      const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || wake_up_.stopped();
       if (over || parker.moves(now - before)) {
         return;
       }
@@ -691,144 +448,6 @@ bool Engine::with_baton(Deadline deadline, const std::function<void(LoopToken&)>
     }
     ::sched_yield();
   }
-}
-
-bool Engine::background_has_work() const {
-  return outstanding_.load(std::memory_order_seq_cst) != 0 && attending_.load(std::memory_order_seq_cst) == 0;
-}
-
-// The flag spares the system call while the background thread is up anyway. It looks for work after it raised the flag, and
-// here work was counted before the flag is read: one of the two sees the other.
-void Engine::wake_background_if_needed() {
-  if (background_has_work() && background_asleep_.load(std::memory_order_seq_cst)) {
-    const std::lock_guard<std::mutex> lock(background_mutex_);
-    background_wake_.notify_one();
-  }
-}
-
-void Engine::stop_background() {
-  {
-    const std::lock_guard<std::mutex> lock(background_mutex_);
-    stopping_.store(true, std::memory_order_seq_cst);
-    background_wake_.notify_one();
-  }
-  bell_.ring();
-  if (background_.joinable()) {
-    background_.join();
-  }
-  if (failed()) {
-    drive(nullptr, 1);  // who waits for a future relied on the background thread to end what was given up
-  }
-}
-
-// Sleeps until something is left that nobody waits for, gives the caller a moment to come back and wait after all, or to go on,
-// then drives, unless somebody else does. It lingers before it sleeps again, so that a caller who posts and waits in turns pays
-// no system calls.
-void Engine::background() {
-  ::pthread_setname_np(::pthread_self(), "ucc-progress");
-  ::prctl(PR_SET_TIMERSLACK, 5000UL);  // 5 us instead of 50: the pauses below are short
-  std::optional<Parker> parker;
-  std::uint64_t ours = 0;  // up to this operation nobody came back in time
-  microseconds length = kNap;
-  int idle_naps = kNapsBeforeSleep;
-  while (!stopping_.load(std::memory_order_seq_cst)) {
-    const std::uint64_t left = left_.load(std::memory_order_relaxed);
-    const bool wanted = !parker && wanted_.exchange(false);  // called in vain if there is no work now
-    const bool work = background_has_work();
-    const bool goes_on = parker && intake_size_.load(std::memory_order_relaxed) != 0;
-    if (work && (left == ours || goes_on || wanted)) {
-      ours = left;
-      idle_naps = 0;
-      if (!parker) {
-        const int core = caller_core_.exchange(-1, std::memory_order_relaxed);
-        if (core >= 0 && core != current_core() && intake_size_.load(std::memory_order_relaxed) != 0) {
-          move_to_core(core);
-        }
-        parker.emplace(policy_, Clock::now());
-      }
-      parker->set_patience(patience_.load(std::memory_order_relaxed));
-      if (const Drove drove = drive_for(*parker, nullptr); drove.held) {
-        length = kNap;
-        rest(*parker, drove.now, nullptr, Deadline());
-      } else {  // by a caller whose post takes long, mostly
-        parker.reset();
-        length = std::min(length, kLongestNapBesideWork);
-        nap(length, true);
-        length *= 2;
-      }
-      continue;
-    }
-    parker.reset();
-    if (!work && idle_naps == kNapsBeforeSleep) {
-      sleep_until_work();
-      idle_naps = 0;
-      continue;
-    }
-    nap(work ? kGrace : length, !work);
-    const bool came_back = left_.load(std::memory_order_relaxed) != left;
-    if (work && (!came_back || intake_size_.load(std::memory_order_relaxed) != 0)) {
-      ours = left_.load(std::memory_order_relaxed);
-      continue;
-    }
-    idle_naps = came_back ? 0 : idle_naps + 1;
-    length = came_back ? std::min(2 * length, kLongestNap) : kNap;
-  }
-}
-
-void Engine::drive_in_background(const Op& op) {
-  if (!op.posted()) {
-    return;
-  }
-  if (op.starts_slowly()) {
-    rouse_background();
-  } else {
-    call_background();
-  }
-}
-
-// From a nap, too.
-void Engine::rouse_background() {
-  if (!background_has_work()) {
-    return;
-  }
-  roused_.store(true);
-  const std::lock_guard<std::mutex> lock(background_mutex_);
-  background_wake_.notify_one();
-}
-
-void Engine::call_background() {
-  if (!background_has_work()) {
-    return;
-  }
-  if (!wanted_.exchange(true)) {
-    const std::lock_guard<std::mutex> lock(background_mutex_);
-    background_wake_.notify_one();
-  }
-}
-
-// Returns early to stop, when somebody wants what is in flight, and, if it can be, when roused.
-void Engine::nap(Clock::duration duration, bool can_be_roused) {
-  std::unique_lock<std::mutex> lock(background_mutex_);
-  background_wake_.wait_for(lock, duration, [&] {
-    return stopping_.load(std::memory_order_seq_cst) || wanted_.load() || (can_be_roused && roused_.load());
-  });
-  roused_.store(false);  // it is up, and looks for work before it naps for long
-}
-
-// Who wants it rings only if nobody did so before: called in vain, it forgets that before it looks for work a last time.
-void Engine::sleep_until_work() {
-  const auto called = [this] { return stopping_.load(std::memory_order_seq_cst) || background_has_work(); };
-  std::unique_lock<std::mutex> lock(background_mutex_);
-  background_asleep_.store(true, std::memory_order_seq_cst);
-  background_wake_.wait(lock, [&] {
-    if (called()) {
-      return true;
-    }
-    wanted_.store(false);
-    return called();
-  });
-  roused_.store(false);
-  background_asleep_.store(false, std::memory_order_seq_cst);
 }
 
 }  // namespace torch_ucc

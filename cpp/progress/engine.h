@@ -10,12 +10,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
@@ -27,11 +25,14 @@
 #include "base/thread_annotations.h"
 #include "progress/bell.h"
 #include "progress/failure_domain.h"
+#include "progress/intake.h"
 #include "progress/loop_token.h"
 #include "progress/loss.h"
 #include "progress/op.h"
 #include "progress/parker.h"
 #include "progress/pollable.h"
+#include "progress/suspects.h"
+#include "progress/wake_up.h"
 
 namespace torch_ucc {
 
@@ -126,14 +127,6 @@ class Engine {
     std::optional<Status> status;  // nothing: the transport ended it, finish() is still to come
   };
 
-  // The transport ended it badly, or well in doubt.
-  struct Suspect {
-    std::shared_ptr<Op> op;
-    Status status;
-    bool ended_well;
-    Clock::time_point since;
-  };
-
   // What came of driving: the time after it, and whether the baton was free.
   struct Drove {
     Clock::time_point now;
@@ -159,10 +152,15 @@ class Engine {
   void yield(Parker& parker, Clock::time_point now, bool waits);
   void rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline);
   void start_now(std::shared_ptr<Op> op, Follow follow);
-  void enqueue(std::shared_ptr<Op> op);
   void serve_intake();
   void deliver(std::span<Ended> ended);
-  const Status* failure_for(const Op& op) const;
+  // Why nothing can come of it any more; null while something can.
+  const Status* failure_for(const Op& op) const {
+    if (op.domain().failed()) {
+      return &op.domain().failure();
+    }
+    return failed() ? &failure() : nullptr;
+  }
   Status failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason);
   std::optional<Status> result_of(Op& op);
   bool complete(Op& op, Status status);
@@ -170,25 +168,20 @@ class Engine {
   Status given_up(const Op& op) const;
 
   void background();
-  void nap(Clock::duration duration, bool can_be_roused);
-  void sleep_until_work();
-  bool background_has_work() const;
-  void wake_background_if_needed();
-  void rouse_background();
-  void call_background();
+  bool background_has_work() const {
+    return outstanding_.load(std::memory_order_seq_cst) != 0 && attending_.load(std::memory_order_seq_cst) == 0;
+  }
 
   const ParkPolicy policy_;
-  const LossPolicy losses_;
+  const Clock::duration quiet_;  // see LossPolicy
   const Bell bell_;
 
   Mutex baton_;
   Pollable& transport_ TUCC_GUARDED_BY(baton_);
   Ops in_flight_ TUCC_GUARDED_BY(baton_);
   std::vector<Ended> ended_ TUCC_GUARDED_BY(baton_);
-  std::vector<Suspect> suspects_ TUCC_GUARDED_BY(baton_);
-  Ops abandoned_ TUCC_GUARDED_BY(baton_);                      // given up, and the transport may still use their buffers
-  std::optional<Status> unexplained_ TUCC_GUARDED_BY(baton_);  // what progress() said
-  Deadline explain_by_ TUCC_GUARDED_BY(baton_);
+  Suspects suspects_ TUCC_GUARDED_BY(baton_);
+  Ops abandoned_ TUCC_GUARDED_BY(baton_);      // given up, and the transport may still use their buffers
   Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before
 
   // Written with the baton, read by anyone who rests.
@@ -200,9 +193,7 @@ class Engine {
 
   std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};  // by whoever waits
 
-  Mutex intake_mutex_;  // many callers append, the holder of the baton takes all: a message queue
-  Ops intake_ TUCC_GUARDED_BY(intake_mutex_);
-  std::atomic<std::size_t> intake_size_{0};
+  Intake intake_;
 
   std::atomic<std::size_t> outstanding_{0};
   std::atomic<int> attending_{0};       // how many Attendances there are
@@ -217,12 +208,7 @@ class Engine {
   Mutex failure_mutex_;  // the first of several threads that report a failure wins
   Status failure_;       // written once, before failed_
 
-  std::mutex background_mutex_;  // for the condition variable: the background thread sleeps here and nowhere else
-  std::condition_variable background_wake_;
-  std::atomic<bool> background_asleep_{false};
-  std::atomic<bool> wanted_{false};  // see call_background()
-  std::atomic<bool> roused_{false};  // see rouse_background()
-  std::atomic<bool> stopping_{false};
+  WakeUp wake_up_{[this] { return background_has_work(); }};  // of the background thread
   std::thread background_;
 };
 

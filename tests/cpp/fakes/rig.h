@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -27,7 +28,11 @@ struct Rig {
 };
 
 // Sleeps until `op` is done, without making progress.
-inline bool ends_by_itself(FakeOp& op) { return op.completion().wait_for(kHardLimit); }
+inline bool ends_by_itself(FakeOp& op) {
+  const auto ended = std::make_shared<std::promise<void>>();
+  op.completion().on_done([ended] { ended->set_value(); });
+  return ended->get_future().wait_for(kHardLimit) == std::future_status::ready;
+}
 
 // Whether the baton can be had while the caller goes on: not if the caller holds it. Another thread asks, for as long as it
 // takes others to give it back.

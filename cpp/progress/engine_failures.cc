@@ -1,0 +1,203 @@
+// What becomes of operations that did not end well: the verdict on them, deadlines, lost members, and
+// the failure of a group or of all.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "progress/engine.h"
+
+namespace torch_ucc {
+
+void Engine::suspect(LoopToken& token, std::shared_ptr<Op> op, Status status, bool ended_well) {
+  baton_.assert_held();
+  if (suspects_.concerns(status)) {
+    suspects_.add({std::move(op), std::move(status), ended_well, Clock::now()});
+  } else {
+    Status failure = failure_of(token, op, status);
+    ended_.push_back({std::move(op), std::move(failure)});
+  }
+}
+
+void Engine::judge(LoopToken& token) {
+  baton_.assert_held();
+  if (suspects_.empty()) {
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  const Clock::time_point last_death{Clock::duration(last_death_.load(std::memory_order_acquire))};
+  if (const auto unexplained = suspects_.take_unexplained(now, last_death)) {
+    fail(*unexplained);
+  }
+  suspects_.settle([&](Suspects::Suspect& each) {
+    baton_.assert_held();
+    FailureDomain& domain = each.op->domain();
+    if (!domain.failed() && domain.has_lost()) {
+      fail(domain, domain.losses().front().reason);
+    }
+    switch (suspects_.verdict(each, failure_for(*each.op) != nullptr, now, last_death)) {
+      case Suspects::Verdict::waits:
+        return false;
+      case Suspects::Verdict::group_failed: {
+        Status failure = given_up(*each.op);
+        ended_.push_back({each.op, std::move(failure)});
+        abandon(token, std::move(each.op));
+        return true;
+      }
+      case Suspects::Verdict::believed:
+        if (!each.op->is_drained(token)) {
+          abandoned_.push_back(each.op);
+          keeps_ended_.store(true, std::memory_order_relaxed);
+        }
+        ended_.push_back({std::move(each.op), std::nullopt});
+        return true;
+      case Suspects::Verdict::failed:
+        break;
+    }
+    Status failure = failure_of(token, each.op, each.status);
+    ended_.push_back({std::move(each.op), std::move(failure)});
+    return true;
+  });
+}
+
+void Engine::expire(LoopToken& token, Clock::time_point now) {
+  token.check();
+  baton_.assert_held();
+  if (any_lost_.load(std::memory_order_acquire)) {
+    look_at_losses(token, now);
+  }
+  if (!earliest_.passed(now)) {
+    return;
+  }
+  earliest_ = Deadline();
+  for (const auto& op : in_flight_) {
+    if (op->deadline().passed(now)) {
+      if (op->take_back(Op::After::given_up)) {
+        ended_.push_back({op, time_out(*op)});  // before abandon_failed() gives it another reason
+      }
+    } else if (op->deadline() < earliest_) {
+      earliest_ = op->deadline();
+    }
+  }
+  abandon_failed(token);
+}
+
+// Fails the domain if the operation needs what a lost member never sent.
+void Engine::fail_if_missing(Op& op) {
+  for (const Loss& loss : op.domain().losses()) {
+    if (op.need_of(loss) == Op::Need::missing) {
+      fail(op.domain(), loss.reason);
+    }
+  }
+}
+
+// Fails the domains with an operation that needs something of a lost member which does not come.
+void Engine::look_at_losses(LoopToken& token, Clock::time_point now) {
+  token.check();
+  baton_.assert_held();
+  for (const auto& op : in_flight_) {
+    FailureDomain& domain = op->domain();
+    if (!domain.has_lost() || domain.failed()) {
+      continue;
+    }
+    fail_if_missing(*op);
+    for (const Loss& loss : domain.losses()) {
+      const Op::Need need = op->need_of(loss);
+      if ((need == Op::Need::direct && op->quiet().lasts(now, quiet_)) ||
+          (need == Op::Need::relayed && domain.quiet().lasts(now, quiet_))) {
+        fail(domain, loss.reason);
+      }
+    }
+  }
+  abandon_failed(token);
+}
+
+// An operation past its deadline cannot be cancelled in UCC, and what it left behind could be matched by a later one of its
+// group: the whole group fails with it.
+Status Engine::time_out(const Op& op) {
+  std::string why = op.waits_for();
+  if (why.empty()) {
+    const std::string seen = op.domain().observe();
+    why = "before every rank of the group had taken part." + (seen.empty() ? "" : " " + seen);
+  } else {
+    why = "while it still waited for " + why + ".";
+  }
+  Status status(StatusCode::timeout, op.describe() + " timed out: its timeout passed " + why +
+                                         " The group cannot be used any more; destroy it and create a new one.");
+  fail(op.domain(), status);
+  return status;
+}
+
+// Only once there is a failure for it.
+Status Engine::given_up(const Op& op) const {
+  const Status& reason = *failure_for(op);
+  return Status(reason.code() == StatusCode::peer_gone ? StatusCode::peer_gone : StatusCode::closed,
+                op.describe() + " was given up because its group had failed: " + reason.message());
+}
+
+void Engine::abandon_failed(LoopToken& token) {
+  token.check();
+  baton_.assert_held();
+  const std::uint64_t failures = domain_failures_.load(std::memory_order_acquire);
+  if (!failed() && failures == domain_failures_seen_) {
+    return;
+  }
+  domain_failures_seen_ = failures;
+  std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
+    baton_.assert_held();
+    if (failure_for(*op) == nullptr) {
+      return false;
+    }
+    ended_.push_back({op, given_up(*op)});
+    abandon(token, std::move(op));
+    return true;
+  });
+}
+
+// Takes the caller's memory back at once, so that what the transport still does with the operation
+// stays within its buffers.
+void Engine::abandon(LoopToken& token, std::shared_ptr<Op> op) {
+  baton_.assert_held();
+  op->take_back(Op::After::given_up);
+  op->cancel(token);
+  abandoned_.push_back(std::move(op));
+}
+
+void Engine::fail(Status reason) {
+  const MutexLock lock(failure_mutex_);
+  if (!failed()) {
+    failure_ = std::move(reason);
+    failed_.store(true, std::memory_order_release);
+    bell_.ring();
+  }
+}
+
+void Engine::lose(FailureDomain& domain, Loss loss) {
+  last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+  domain.lose(std::move(loss));
+  any_lost_.store(true, std::memory_order_release);
+  bell_.ring();
+  wake_up_.call();  // for what nobody waits for
+}
+
+void Engine::fail(FailureDomain& domain, Status reason) {
+  if (reason.code() == StatusCode::peer_gone) {
+    last_death_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+  }
+  if (domain.fail(std::move(reason))) {
+    domain_failures_.fetch_add(1, std::memory_order_release);
+    bell_.ring();
+    wake_up_.call();  // ends what nobody waits for
+  }
+}
+
+// A failure of the transport leaves requests behind that nobody can cancel: the group fails with the operation.
+Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason) {
+  Status status(reason.code(), op->describe() + ": " + reason.message());
+  if (status.code() == StatusCode::transport) {
+    fail(op->domain(), status);
+    abandon(token, op);
+  }
+  return status;
+}
+
+}  // namespace torch_ucc
