@@ -8,18 +8,16 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "backend/place.h"
+#include "backend/roster.h"
 #include "backend/transports.h"
 #include "base/settings.h"
 #include "base/thread_annotations.h"
 #include "bootstrap/fresh_prefix.h"
-#include "bootstrap/kv_store.h"
-#include "bootstrap/peer_record.h"
 #include "device/direct.h"
-#include "liveness/line_plan.h"
 #include "liveness/peer_watch.h"
 #include "progress/bell.h"
 #include "progress/engine.h"
@@ -32,34 +30,6 @@
 #include "work/delivery.h"
 
 namespace torch_ucc {
-
-// Processes that number themselves from 0 and make groups of each other: what torch calls the
-// default group, and the groups that derive from it. A process may be in several, which may number
-// other processes alike; so a world is told by its identity as an object, never by its ranks.
-struct World {
-  std::size_t size = 0;
-};
-
-// A group that is to be created, seen from one of its members.
-struct GroupSpec {
-  std::shared_ptr<KvStore> store;  // of this group: its keys are not those of another group
-  std::string name;
-  std::shared_ptr<const World> world;
-  std::vector<std::int64_t> global_ranks;  // in the world, by rank of the group
-  int rank = 0;
-  std::chrono::milliseconds timeout{0};
-  bool apart = false;  // on a context of its own: in that of the others a rank has died, which may have left queues blocked
-};
-
-class CommContext;
-
-// Where a group is created.
-struct Place {
-  GroupSpec group;
-  std::shared_ptr<CommContext> context;   // that it shares with other groups; null: one of its own, over exactly its members
-  std::uint16_t id = 0;                   // of the group on its context
-  std::shared_ptr<FreshPrefix> prefix{};  // of the context that is to be made
-};
 
 // What a group has on a context: its UCC team, and its channel for messages.
 struct Membership {
@@ -111,37 +81,25 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::shared_ptr<const World>& world() const { return world_; }
   // Counts the contexts of this process.
   std::uint64_t number() const { return number_; }
+  // Whether the group may be made here: all its ranks are members, and the first group is still open.
+  bool serves(const GroupSpec& group) const {
+    return founder_open_.load() && group.world == world_ && roster_.covers(group.global_ranks);
+  }
 
  private:
+  static constexpr std::uint16_t kControlTeam = 1;
+  static constexpr std::uint16_t kFirstGroup = 2;
+
   // A group that is open.
-  struct Member {
+  struct OpenGroup {
     std::shared_ptr<FailureDomain> domain;
     std::uint16_t id;
-    std::vector<std::uint64_t> positions;
+    std::vector<std::uint64_t> positions;  // by rank of the group
   };
 
-  void find_direct_messages();
-  // `device`: the current one, of which UCC was told as it started.
-  void agree_on_native_collectives(std::optional<c10::Device> device, Deadline deadline);
-  // `name`: UCX's and UCC's. Whether they work there, of this rank alone.
-  MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, Deadline deadline);
-  std::vector<PeerWatch::Process> processes() const;
   std::unique_ptr<LifeLines> open_lines(const GiveUp& give_up, Deadline deadline);
   void wait_for_lines(const GiveUp& give_up, Deadline deadline);
   void on_end(const Notice& notice);
-  std::vector<std::uint64_t> lost_with(const Notice& notice);
-  void throw_if_gone(const std::string& group, const std::vector<std::uint64_t>& members) const TUCC_REQUIRES(mutex_);
-  GiveUp unless_gone(const std::string& group, std::vector<std::uint64_t> members);
-  Loss loss_in(const Member& member, int rank) const TUCC_REQUIRES(mutex_);
-  std::string describe(std::uint64_t position) const;
-  std::string observe(std::uint16_t group, const std::vector<std::uint64_t>& members) const;
-  bool serves(const GroupSpec& group) const;
-  // The latest that serves the group and was made with options of its own like `own`, or null;
-  // without any also with others.
-  static std::shared_ptr<CommContext> open_for(const GroupSpec& group, const NamedValues& own);
-  std::vector<std::uint64_t> positions(const std::vector<std::int64_t>& global_ranks) const;
-  const Bell* bell_of(std::uint64_t member) const;
-  Bells bells_of(const std::vector<std::uint64_t>& members) const;
   // What the group's first rank says on all of them: `wanted`, or a context that is to be made if that is null.
   Place agree_on_place(const GroupSpec& group, const std::shared_ptr<CommContext>& wanted, const NamedValues& own);
   void refuse(const GroupSpec& group, std::uint16_t id, const Status& reason);
@@ -154,14 +112,10 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const Settings settings_;
   const std::shared_ptr<const World> world_;
   const std::shared_ptr<KvStore> store_;
-  const std::vector<std::int64_t> global_ranks_;  // by position in the context
-  const int rank_;                                // our position
-  Bell bell_;                                     // ours, until the engine takes it
+  Bell bell_;  // ours, until the engine takes it
   UcxWorker worker_;
-  std::vector<PeerRecord> peers_;              // by position
-  const std::string key_prefix_;               // prefix of our keys in store_
-  const std::map<std::uint64_t, Bell> bells_;  // of the other processes on this host, by position
-  const LinePlan plan_;
+  Roster roster_;
+  const std::string key_prefix_;  // of our keys in store_
   const std::shared_ptr<Direct> direct_;
 
   Oob oob_;
@@ -178,10 +132,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Mutex mutex_;           // as may groups be closed; never held while waiting
   int open_teams_ TUCC_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int> times_created_ TUCC_GUARDED_BY(mutex_);  // by name of the group
-  std::map<const FailureDomain*, Member> members_ TUCC_GUARDED_BY(mutex_);
+  std::map<const FailureDomain*, OpenGroup> open_groups_ TUCC_GUARDED_BY(mutex_);
   std::map<std::uint16_t, Status> refused_ TUCC_GUARDED_BY(mutex_);  // by a member that is told to be in this group
-  std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);     // why, by position
-  std::set<std::size_t> silent_;                                     // hosts of plan_; of the watching thread
   bool closed_ TUCC_GUARDED_BY(mutex_) = false;
 
   std::optional<PeerWatch> watch_;  // calls on_end(); until the context closes

@@ -1,0 +1,91 @@
+#include "backend/device_memory.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ucc/coll_args.h"
+#include "ucc/collective.h"
+#include "ucc/memory.h"
+
+namespace torch_ucc {
+namespace {
+
+// The least of what the members say, for each of them, where theirs was.
+class Vote final : public Collective {
+ public:
+  Vote(std::shared_ptr<UccTeam> team, std::shared_ptr<std::int32_t> voice)
+      : Collective(std::move(team), allreduce_in_place_args(voice.get(), 1, UCC_DT_INT32, UCC_OP_MIN, UCC_MEMORY_TYPE_HOST), {}),
+        voice_(std::move(voice)) {}
+  std::string describe() const override { return "agreeing on collectives in the memory of devices"; }
+
+ private:
+  const std::shared_ptr<std::int32_t> voice_;  // until the network is done with it
+};
+
+// Both have to take it: UCC's own kernels work there, and what UCX moves it moves from there and to there.
+MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, const Libraries& libraries, Deadline deadline) {
+  const std::optional<ucc_memory_type_t> type = memory_type(name);
+  if (!type) {
+    return {std::nullopt, "UCC knows no memory of the type '" + name + "'"};
+  }
+  const auto alone =
+      std::make_shared<UccTeam>(UccTeam::kMaxId, std::vector<std::uint64_t>{static_cast<std::uint64_t>(libraries.rank)}, 0,
+                                Bells{}, std::make_shared<FailureDomain>("alone"));
+  const auto create = std::make_shared<CreateTeam>(alone, libraries.ucc, "alone");
+  create->set_deadline(deadline);
+  if (const Status created = libraries.engine.run(create); !created.ok()) {  // the others wait for the vote
+    return {std::nullopt, "UCC has no team of this rank alone, by which to ask it: " + created.message()};
+  }
+  bool does = false;
+  libraries.engine.with_baton(deadline, [&](LoopToken& token) {
+    does = computes_in(token, *alone, *type);
+    alone->destroy(token);
+  });
+  if (!does) {
+    return {std::nullopt,
+            "this UCC does not compute in memory of the type '" + name + "': it was built without that, or found no device"};
+  }
+  if (!libraries.worker.memory_type(name)) {
+    return {std::nullopt, "this UCX takes no memory of the type '" + name + "'"};
+  }
+  return {type};
+}
+
+}  // namespace
+
+MemoryTypes<ucs_memory_type_t>::Entries direct_messages(const NamedValues& wanted, const UcxWorker& worker) {
+  MemoryTypes<ucs_memory_type_t>::Entries found;
+  for (const auto& [device, name] : wanted) {
+    found[device] = {worker.memory_type(name), "this UCX takes no memory of the type '" + name +
+                                                   "': its module for that is missing or found no device, or UCX_TLS leaves it "
+                                                   "out"};
+  }
+  return found;
+}
+
+MemoryTypes<ucc_memory_type_t>::Entries agree_on_native_collectives(const NamedValues& wanted, std::optional<c10::Device> device,
+                                                                    const Libraries& libraries, Deadline deadline) {
+  MemoryTypes<ucc_memory_type_t>::Entries found;
+  for (const auto& [kind, name] : wanted) {
+    found[kind].why_not = "torch knew of no such device when the first group was made";
+    if (device && kind == c10::DeviceTypeName(device->type(), /*lower_case=*/true)) {
+      found[kind] = native_memory(name, libraries, deadline);
+    }
+  }
+  const bool mine = std::any_of(found.begin(), found.end(), [](const auto& each) { return each.second.type.has_value(); });
+  const auto all = std::make_shared<std::int32_t>(mine);
+  const auto vote = std::make_shared<Vote>(libraries.everybody, all);
+  vote->set_deadline(deadline);
+  throw_if_error(libraries.engine.run(vote));
+  for (auto& [kind, entry] : found) {
+    if (entry.type && *all == 0) {
+      entry = {std::nullopt, "UCC on another rank does not compute in memory of such a device"};
+    }
+  }
+  return found;
+}
+
+}  // namespace torch_ucc
