@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -126,9 +127,21 @@ class UccBackend final : public c10d::Backend {
   // Calls `body` with what every error names. A call that throws drops the coalescing that it was
   // part of.
   template <typename Body>
-  WorkPtr serve(const Operation& op, const Body& body);
+  WorkPtr serve(const Operation& op, const Body& body) {
+    return serve_message(op, Call::kNoPeer, 0, body);
+  }
   template <typename Body>
-  WorkPtr serve_message(const Operation& op, int peer, int tag, const Body& body);
+  WorkPtr serve_message(const Operation& op, int peer, int tag, const Body& body) {
+    try {
+      Call call = this->call(op, peer, tag);
+      return body(call);
+    } catch (const std::exception& error) {
+      drop_for(error);
+      throw;
+    }
+  }
+  // The coalescing of this thread, if there is one, of which a call was refused.
+  void drop_for(const std::exception& error);
   Call call(const Operation& op, int peer = Call::kNoPeer, int tag = 0) const;
   void refuse_forked_child(const std::string& what) const;
   // Of what UCC moves, and of what it reduces of these.
@@ -142,7 +155,9 @@ class UccBackend final : public c10d::Backend {
   WorkPtr launch_all(const Call& call, std::vector<Prepared>&& all, Staging&& staging, std::chrono::milliseconds timeout,
                      bool async_op);
   // Gives the call its sequence number, and says everywhere that it was made.
-  trace::Recording begin(Call& call, const Prepared& prepared, const UccWork::Parts& parts, Clock::time_point now);
+  trace::Recording record(Call& call, const Prepared& prepared, const UccWork::Parts& parts, trace::Route route,
+                          Clock::time_point now);
+  static trace::Route route_of(const Call& call, const Prepared& prepared);
   void put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Outgoing& outgoing);
   void wait_for_earlier(const Call& call, c10::ArrayRef<Prepared*> all);
   // Null if nothing has to be done.
@@ -153,7 +168,7 @@ class UccBackend final : public c10d::Backend {
   WorkPtr receive(const Call& call, Tensors& tensors);
   // To the coalescing of this thread, or to the engine.
   WorkPtr dispatch(Outgoing&& outgoing);
-  WorkPtr post(Outgoing&& outgoing);
+  WorkPtr submit(Outgoing&& outgoing);
   WorkPtr add_to(Coalescing& coalescing, Outgoing&& outgoing);
   Coalescing* open_coalescing() const;
   void close(std::chrono::milliseconds drain);
