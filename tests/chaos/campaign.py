@@ -15,7 +15,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch.distributed as dist
-from torch_ucc import _leftovers, _stacks
+from torch_ucc import _leftovers
+from torch_ucc.testing import stacks
 
 from chaos import leaks, model, rank
 from chaos.schedule import KINDS, Plan, Schedule
@@ -60,7 +61,7 @@ class Campaign:
         self._trajectory = model.Trajectory()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(
-            ["torch", "torch.distributed", "torch._dynamo", "chaos.rank", "torch_ucc._freeze"]
+            ["torch", "torch.distributed", "torch._dynamo", "chaos.rank", "torch_ucc.testing.freeze"]
         )
         self._store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but its stubs do not export it
             "127.0.0.1", 0, is_master=True, wait_for_workers=False
@@ -82,7 +83,7 @@ class Campaign:
         finally:
             for member in self._ever:
                 if member.process.exitcode is None:
-                    _stacks.kill([member.pid])
+                    stacks.kill([member.pid])
                     member.process.join()
 
     def _generation(self, plan: Plan) -> list[str]:
@@ -143,10 +144,10 @@ class Campaign:
                 elif name in lengths and name not in for_good and _stopped(self._alive[name].pid):
                     at = wake_at.setdefault(name, time.monotonic() + lengths[name])
                     if time.monotonic() >= at:
-                        _stacks.kill([self._alive[name].pid], signal.SIGCONT)
+                        stacks.kill([self._alive[name].pid], signal.SIGCONT)
                         del wake_at[name]  # it may be stopped again
             if waiting and waiting <= for_good:
-                _stacks.kill([self._alive[name].pid for name in waiting])
+                stacks.kill([self._alive[name].pid for name in waiting])
             if waiting and time.monotonic() >= deadline:
                 self._hang(number, sorted(waiting))
                 return reports
@@ -167,12 +168,12 @@ class Campaign:
 
     def _hang(self, number: int, names: list[str]) -> None:
         stuck = {self._alive[name].pid: name for name in names}
-        python = _stacks.python_stacks({pid: self._folder / f"{name}.stacks" for pid, name in stuck.items()})
-        native = _stacks.native_stacks(stuck)
+        python = stacks.python_stacks({pid: self._folder / f"{name}.stacks" for pid, name in stuck.items()})
+        native = stacks.native_stacks(stuck)
         for pid, name in stuck.items():
             self._problem("hangs", f"{name} has not left generation {number}")
             print(f"{python[pid]}\n{native[pid]}", flush=True)
-            _stacks.kill([pid])
+            stacks.kill([pid])
             self._alive.pop(name).process.join()
 
     def _end(self) -> None:

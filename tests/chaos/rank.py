@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch_ucc import _stacks
+from torch_ucc.testing import stacks
 
 from chaos import leaks, model, operations
 from chaos.schedule import KINDS, Order, Plan
@@ -68,7 +68,7 @@ def main(name: str, port: int, first: int, folder: Path) -> None:
     output = os.open(folder / f"{name}.output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    _stacks.register(folder / f"{name}.stacks")
+    stacks.register(folder / f"{name}.stacks")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)  # newer torch has other names for some operations

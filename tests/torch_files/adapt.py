@@ -383,10 +383,10 @@ class _Group:
 
 def _register_stacks() -> None:
     """Let the driver ask this process for its stacks."""
-    from torch_ucc import _stacks
+    from torch_ucc.testing import stacks
 
     if folder := os.environ.get(MARKS):
-        _stacks.register(Path(folder, f"{os.getpid()}.stacks"))
+        stacks.register(Path(folder, f"{os.getpid()}.stacks"))
 
 
 def _mark_use(dist: Any) -> None:

@@ -125,11 +125,11 @@ def _run_and_exit(cls: type[unittest.TestCase], name: str, folder: Path) -> NoRe
 
 def _stacks_below(pid: int, folder: Path) -> str:
     """The stacks of the test's process and of all below it."""
-    from torch_ucc import _stacks
+    from torch_ucc.testing import stacks
 
-    pids = [pid, *_stacks.descendants(pid)]
-    python = _stacks.python_stacks({each: folder / f"{each}.stacks" for each in pids})
-    native = _stacks.native_stacks(pids)
+    pids = [pid, *stacks.descendants(pid)]
+    python = stacks.python_stacks({each: folder / f"{each}.stacks" for each in pids})
+    native = stacks.native_stacks(pids)
     parts = []
     for each in pids:
         with contextlib.suppress(OSError):

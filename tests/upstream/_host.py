@@ -137,13 +137,13 @@ def run_one(suite: Any, name: str, folder: Path, limit_s: float, init_file: Path
 
 
 def _rank_main(suite: Any, name: str, rank: int, temp: str, folder: Path, pipe: Any) -> None:
-    from torch_ucc import _stacks
+    from torch_ucc.testing import stacks
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a rank does not outlive its host
     output = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    _stacks.register(folder / f"{rank}.stacks")
+    stacks.register(folder / f"{rank}.stacks")
     logging.basicConfig(level=logging.INFO)  # the suite logs why it skips
     os.environ["TEMP_DIR"] = temp
     os.environ["RANK"] = str(rank)
@@ -154,7 +154,7 @@ def _wait(
     ranks: Sequence[process.BaseProcess], pipes: list[Any], folder: Path, limit_s: float
 ) -> dict[int, str]:
     """Wait for all ranks and return their errors by rank; what is left at the limit is shown and killed."""
-    from torch_ucc import _stacks
+    from torch_ucc.testing import stacks
 
     errors: dict[int, str] = {}
     deadline, why = time.monotonic() + limit_s, f"not ended after {limit_s:g} s"
@@ -170,8 +170,8 @@ def _wait(
         if left <= 0:
             if why.startswith("not ended"):
                 pids = {each.pid or 0: rank for rank, each in live.items()}
-                python = _stacks.python_stacks({pid: folder / f"{rank}.stacks" for pid, rank in pids.items()})
-                native = _stacks.native_stacks(pids)
+                python = stacks.python_stacks({pid: folder / f"{rank}.stacks" for pid, rank in pids.items()})
+                native = stacks.native_stacks(pids)
                 text = [f"==== rank {rank}\n{python[pid]}\n{native[pid]}" for pid, rank in pids.items()]
                 (folder / "stacks.txt").write_text("\n".join(text))
             for rank, each in live.items():

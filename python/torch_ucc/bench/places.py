@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
 
-from torch_ucc._hosts import Hosts, hosts, why_not
+from torch_ucc.testing.hosts import Hosts, hosts, why_not
 
 
 class Place:

@@ -18,10 +18,10 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from torch_ucc import testing
 from torch_ucc.bench import worker
 from torch_ucc.bench.cases import Case
 from torch_ucc.bench.driver import BATCH_SECONDS, SHARED_BATCH_SECONDS, STARTUP_LIMIT, MeasureError
+from torch_ucc.testing import running
 from torch_ucc.topology.cores import of_launcher
 from torch_ucc.tuning.profile import VARIABLE, Profile, Values, as_toml
 
@@ -45,7 +45,7 @@ class Turns:
         self._cores = os.sched_getaffinity(0)
         try:
             os.sched_setaffinity(0, of_launcher())
-            testing._context()
+            running.fork_context()
         finally:
             os.sched_setaffinity(0, self._cores)
 
@@ -76,7 +76,7 @@ class Turns:
         failure, rows = "", list[dict[str, Any]]()
         try:
             rows = self._run(order)
-        except testing.RankError as error:
+        except running.RankError as error:
             failure = next(iter(error.errors.values()), str(error)).rstrip().splitlines()[-1]
         self._store.set(f"outcome/{self._number}/{self._rank}", failure)
         return rows
@@ -93,15 +93,15 @@ class Turns:
             limit = STARTUP_LIMIT + len(cases) * CASE_LIMIT
             keys = f"{_KEYS}/turn/{self._number}"
             call = pickle.dumps((measure_here, (keys, cases, self._batch_seconds, self._cores)))
-            launch = testing._Launch(call, environment, "ucc", False, limit, folder)
-            process = testing._context().Process(target=testing._rank_main, args=(launch, self._rank))
+            launch = running.Launch(call, environment, "ucc", False, limit, folder)
+            process = running.fork_context().Process(target=running.rank_main, args=(launch, self._rank))
             process.start()
-            ours = [testing._Rank(self._rank, process, folder)]
+            ours = [running.Rank(self._rank, process, folder)]
             try:
-                unended, why = testing._wait(ours, limit, limit)
+                unended, why = running.wait_for(ours, limit, limit)
             finally:
-                testing._kill_all(ours)
-            rows: list[dict[str, Any]] = testing._values(ours, unended, why)[0]
+                running.kill_all(ours)
+            rows: list[dict[str, Any]] = running.values_of(ours, unended, why)[0]
             return rows
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from torch_ucc._hosts import Hosts, hosts, why_not
+from torch_ucc.testing.hosts import Hosts, hosts, why_not
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
-from torch_ucc._hosts import hosts
+from torch_ucc.testing.hosts import hosts
 from torch_ucc.tracing import records, timeline
 from torch_ucc.tracing.__main__ import main
 from torch_ucc.tracing.clocks import offsets

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from deaths import GRACE, failure, meet, note, only_these_die, wait_for
 from test_deaths import DEATHS, LATE, OPS, others_go_on, survivors_go_on
 from torch._C._distributed_c10d import PrefixStore, TCPStore
-from torch_ucc._hosts import Hosts, hosts
+from torch_ucc.testing.hosts import Hosts, hosts
 
 pytestmark = pytest.mark.multirank
 

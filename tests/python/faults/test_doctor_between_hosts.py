@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from torch.distributed.rendezvous import rendezvous
-from torch_ucc._hosts import Hosts
+from torch_ucc.testing.hosts import Hosts
 from torch_ucc.topology.doctor import BROKEN, COSTLY, Finding
 from torch_ucc.topology.probe import probe
 from torch_ucc.topology.reach import survey

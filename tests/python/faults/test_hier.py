@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 from test_hosts import values
 from torch_ucc import _routes
-from torch_ucc._hosts import hosts
+from torch_ucc.testing.hosts import hosts
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 from torch_ucc.topology.routes import Route
 

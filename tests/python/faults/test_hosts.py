@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 import torch_ucc
 from torch._C._distributed_c10d import TCPStore
-from torch_ucc import _stacks, testing
-from torch_ucc._hosts import Hosts, Ranks, hosts
-from torch_ucc.testing import RankError
+from torch_ucc import testing
+from torch_ucc.testing import RankError, stacks
+from torch_ucc.testing.hosts import Hosts, Ranks, hosts
 from torch_ucc.topology.algorithms import OVER_TCP
 
 pytestmark = pytest.mark.multirank
@@ -169,22 +169,22 @@ def test_the_limit_shows_stacks_and_kills(
         monkeypatch.setattr(testing, "_now", lambda: next(clock))
         with pytest.raises(RankError, match="had not ended after 600 s: 0"):
             ranks.values()
-    assert _stacks.ended(pid)
+    assert stacks.ended(pid)
     said = capfd.readouterr().err
     assert "in stay" in said and "C stacks" in said
 
 
 ABANDONED = """
 import json, os, pathlib, sys, time
-from torch_ucc._hosts import hosts
+from torch_ucc.testing.hosts import hosts
 from test_hosts import stay
-from torch_ucc import _stacks
+from torch_ucc.testing import stacks
 
 if __name__ == "__main__":
     with hosts(2) as pair, pair.started(stay, sys.argv[1], init=False):
         while not all(pathlib.Path(sys.argv[1], rank).exists() for rank in "01"):
             time.sleep(0.01)
-        print(json.dumps(_stacks.descendants(os.getpid())), flush=True)
+        print(json.dumps(stacks.descendants(os.getpid())), flush=True)
         time.sleep(3600)
 """
 
@@ -203,4 +203,4 @@ def test_nothing_outlives_the_caller(hosts_allowed: None, tmp_path: Path) -> Non
         below = json.loads(caller.stdout.readline())
         assert len(below) > 7, "three holders, two ranks and those who wait for them"
         caller.kill()
-        wait_until(lambda: all(map(_stacks.ended, below)))
+        wait_until(lambda: all(map(stacks.ended, below)))

@@ -16,8 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from deaths import failure, wait_for
-from torch_ucc._hosts import Hosts
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.hosts import Hosts
 
 pytestmark = pytest.mark.multirank
 

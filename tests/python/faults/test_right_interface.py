@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 import torch_ucc
 from torch_ucc import testing
-from torch_ucc._hosts import Hosts
 from torch_ucc.testing import RankError
+from torch_ucc.testing.hosts import Hosts
 
 pytestmark = pytest.mark.multirank
 

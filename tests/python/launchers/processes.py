@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_ucc import _stacks
+from torch_ucc.testing import stacks
 
 LIMIT = 120.0
 """Seconds until something is stuck, not how long it takes."""
@@ -52,7 +52,7 @@ def running(folder: Path, *command: str | Path, env: Mapping[str, str] | None = 
         yield Running(process, output)
     finally:
         if process.poll() is None:
-            _stacks.kill([*_stacks.descendants(process.pid), process.pid])
+            stacks.kill([*stacks.descendants(process.pid), process.pid])
             process.wait()
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ucc import _stacks, testing
-from torch_ucc.testing import RankError, ScriptError, run_ranks, run_script
+from torch_ucc import testing
+from torch_ucc.testing import RankError, ScriptError, run_ranks, run_script, stacks
 
 FAR = 600.0
 
@@ -204,7 +204,7 @@ def test_the_limit_shows_stacks_and_kills(
     with pytest.raises(RankError, match=r"had not ended after 600 s: .*1") as caught:
         run_ranks(hang, 2, marker, backend="gloo", timeout=FAR)
     assert 1 in caught.value.unended
-    assert _stacks.ended(int(marker.read_text()))
+    assert stacks.ended(int(marker.read_text()))
     said = capfd.readouterr().err
     assert f"in {hang.__name__}" in said.partition("rank 1")[2], "its Python stack"
     assert "C stacks" in said.partition("rank 1")[2]
@@ -219,13 +219,13 @@ def test_the_others_get_a_grace_when_one_failed(
     assert caught.value.unended == [1]
     assert "0 s after rank 0 failed: 1" in str(caught.value)
     assert isinstance(caught.value.__cause__, ValueError)
-    assert _stacks.ended(int(marker.read_text()))
+    assert stacks.ended(int(marker.read_text()))
     assert "in fail_beside_a_sleeper" in capfd.readouterr().err
 
 
 def test_without_a_debugger_the_kernel_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
-    text = _stacks.native_stacks([os.getpid()])[os.getpid()]
+    text = stacks.native_stacks([os.getpid()])[os.getpid()]
     assert "no debugger" in text
     assert "wchan" in text
 
@@ -236,11 +236,11 @@ def test_descendants_are_found_to_the_last(tmp_path: Path) -> None:
     )
     assert outer.stdout is not None
     inner = int(outer.stdout.readline())
-    assert inner in _stacks.descendants(os.getpid())
-    _stacks.kill([*_stacks.descendants(outer.pid), outer.pid])
+    assert inner in stacks.descendants(os.getpid())
+    stacks.kill([*stacks.descendants(outer.pid), outer.pid])
     outer.wait()
     outer.stdout.close()
-    assert _stacks.ended(inner)
+    assert stacks.ended(inner)
 
 
 SCRIPT = """
@@ -287,7 +287,7 @@ def test_a_script_that_hangs_is_shown_and_killed(
     with pytest.raises(ScriptError, match="not ended after 600 s") as caught:
         run_script(STUCK_SCRIPT, 2, str(tmp_path), timeout=FAR)
     assert "in never_ends" in caught.value.output
-    assert all(_stacks.ended(int(mark.read_text())) for mark in marks)
+    assert all(stacks.ended(int(mark.read_text())) for mark in marks)
 
 
 def test_an_unknown_launcher_is_refused() -> None:

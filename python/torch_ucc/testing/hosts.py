@@ -29,7 +29,7 @@ from typing import Any, TextIO
 
 from torch._C._distributed_c10d import TCPStore
 
-from torch_ucc import _stacks, testing
+from torch_ucc.testing import running, stacks
 
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # ip(8) is not on everybody's
 _ENV = {**os.environ, "PATH": _PATH}
@@ -201,14 +201,14 @@ class Hosts:
             **(env or {}),
         }
         call = pickle.dumps((fn, args))
-        context = testing._context()
+        context = running.fork_context()
         with tempfile.TemporaryDirectory(prefix="hosts-") as name:
             folder = Path(name)
             ranks: list[_Rank] = []
             try:
                 for rank, (i, local) in enumerate(places):
                     own = {"RANK": str(rank), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(counts[i])}
-                    launch = testing._Launch(
+                    launch = running.Launch(
                         call, {**common, **own}, backend, init, group_timeout or timeout, folder
                     )
                     process = context.Process(target=_rank_main, args=(self._hosts[i].pid, launch, rank))
@@ -216,9 +216,9 @@ class Hosts:
                     ranks.append(_Rank(rank, process, folder))
                 yield Ranks(ranks, store, timeout, grace)
             finally:
-                testing._kill_all(ranks)
+                running.kill_all(ranks)
                 for each in ranks:
-                    testing._forward(each)
+                    running.forward_output(each)
 
 
 class Ranks:
@@ -239,31 +239,31 @@ class Ranks:
 
     def values(self) -> list[Any]:
         """Wait for all to end and return their values by rank. Raises `torch_ucc.testing.RankError`."""
-        unended, why = testing._wait(self._ranks, self._timeout, self._grace)
+        unended, why = running.wait_for(self._ranks, self._timeout, self._grace)
         if unended:
-            testing._print_stacks(unended, why)
-        return testing._values(self._ranks, unended, why)
+            running.print_stacks(unended, why)
+        return running.values_of(self._ranks, unended, why)
 
 
 @dataclass(frozen=True)
-class _Rank(testing._Rank):
+class _Rank(running.Rank):
     """Its process, a child of ours, waits on this machine for the rank, its only child."""
 
     @property
     def pid(self) -> int:
         waiting = super().pid
-        return next(iter(_stacks.descendants(waiting)), waiting)
+        return next(iter(stacks.descendants(waiting)), waiting)
 
 
-def _rank_main(host: int, launch: testing._Launch, rank: int) -> None:
+def _rank_main(host: int, launch: running.Launch, rank: int) -> None:
     """Start the rank on the host and end as it ends: a process cannot move to other process ids itself."""
-    _libc.prctl(testing._PR_SET_PDEATHSIG, signal.SIGKILL)
+    _libc.prctl(running.PR_SET_PDEATHSIG, signal.SIGKILL)
     here = Path.cwd()
     _enter(host, "net", "ipc", "uts", "pid_for_children", "mnt", *_CLOCK)
     os.chdir(here)
     child = os.fork()
     if child == 0:
-        testing._rank_main(launch, rank)
+        running.rank_main(launch, rank)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
         os.kill(os.getpid(), -code)

@@ -37,12 +37,10 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from torch_ucc import _stacks
-
-__all__ = ["RankError", "ScriptError", "run_ranks", "run_script"]
+from torch_ucc.testing import stacks
 
 _now = time.monotonic
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 
 
 class RankError(Exception):
@@ -70,7 +68,7 @@ class ScriptError(Exception):
 
 
 @dataclass(frozen=True)
-class _Launch:
+class Launch:
     """What each rank is told. The call travels pickled, so that a rank unpickles it, and fails by it."""
 
     call: bytes
@@ -82,7 +80,7 @@ class _Launch:
 
 
 @dataclass(frozen=True)
-class _Rank:
+class Rank:
     rank: int
     process: process.BaseProcess
     folder: Path
@@ -157,33 +155,39 @@ def run_ranks(
     }
     with tempfile.TemporaryDirectory(prefix="ranks-") as name:
         folder = Path(name)
-        context = _context()
+        context = fork_context()
         ranks = []
         try:
             for rank in range(world_size):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **(rank_env[rank] if rank_env else {})}
-                launch = _Launch(call, {**common, **own}, backend, init, group_timeout or timeout, folder)
-                started = context.Process(target=_rank_main, args=(launch, rank), name=f"rank-{rank}")
+                launch = Launch(call, {**common, **own}, backend, init, group_timeout or timeout, folder)
+                started = context.Process(target=rank_main, args=(launch, rank), name=f"rank-{rank}")
                 started.start()
-                ranks.append(_Rank(rank, started, folder))
-            unended, why = _wait(ranks, timeout, grace)
+                ranks.append(Rank(rank, started, folder))
+            unended, why = wait_for(ranks, timeout, grace)
             if unended:
-                _print_stacks(unended, why)
+                print_stacks(unended, why)
         finally:
-            _kill_all(ranks)
+            kill_all(ranks)
             for each in ranks:
-                _forward(each)
-        return _values(ranks, unended, why)
+                forward_output(each)
+        return values_of(ranks, unended, why)
 
 
-def _context() -> multiprocessing.context.ForkServerContext:
+def fork_context() -> multiprocessing.context.ForkServerContext:
     """Ranks come from a server process that has only imported torch: as clean as spawned ones, without the
     second that each import costs. It has one thread, so forking it is safe."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # read when OpenMP and BLAS are loaded, which the server does
     try:
         context = multiprocessing.get_context("forkserver")
-        preload = ["torch", "torch.distributed", "torch._dynamo", "torch_ucc.testing", "torch_ucc._freeze"]
+        preload = [
+            "torch",
+            "torch.distributed",
+            "torch._dynamo",
+            "torch_ucc.testing",
+            "torch_ucc.testing.freeze",
+        ]
         context.set_forkserver_preload(preload)
         forkserver.ensure_running()
     finally:
@@ -194,14 +198,14 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _rank_main(launch: _Launch, rank: int) -> None:
+def rank_main(launch: Launch, rank: int) -> None:
     """A rank's whole life. One that fails leaves at once: what it would do on the way out could hang."""
     output = os.open(_file(launch.folder, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    _stacks.register(_file(launch.folder, rank, "stacks"))
+    stacks.register(_file(launch.folder, rank, "stacks"))
     # A rank never outlives the server, nor the server the caller, however the caller ended.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.clear()
     os.environ.update(launch.env)
     torch.set_num_threads(1)
@@ -245,7 +249,7 @@ def _file(folder: Path, rank: int, kind: str) -> Path:
     return folder / f"{rank}.{kind}"
 
 
-def _wait(ranks: Sequence[_Rank], timeout: float, grace: float) -> tuple[list[_Rank], str]:
+def wait_for(ranks: Sequence[Rank], timeout: float, grace: float) -> tuple[list[Rank], str]:
     """Wait until all have ended or time is up; return the ranks that have not ended and what ran out."""
     deadline, why = _now() + timeout, f"after {timeout:g} s"
     shortened = False
@@ -261,32 +265,32 @@ def _wait(ranks: Sequence[_Rank], timeout: float, grace: float) -> tuple[list[_R
     return live, why
 
 
-def _print_stacks(unended: Sequence[_Rank], why: str) -> None:
+def print_stacks(unended: Sequence[Rank], why: str) -> None:
     """On stderr, at once: should the caller be killed too, this much has been said."""
     names = {each.pid: f"rank {each.rank} (pid {each.pid}), not ended {why}" for each in unended}
-    python = _stacks.python_stacks({each.pid: each.file("stacks") for each in unended})
-    native = _stacks.native_stacks(names)
+    python = stacks.python_stacks({each.pid: each.file("stacks") for each in unended})
+    native = stacks.native_stacks(names)
     for pid, name in names.items():
         print(f"==== {name}: Python stacks\n{python[pid]}", file=sys.stderr)
         print(f"==== {name}: C stacks\n{native[pid]}", file=sys.stderr, flush=True)
 
 
-def _kill_all(ranks: Sequence[_Rank]) -> None:
+def kill_all(ranks: Sequence[Rank]) -> None:
     for each in ranks:
         if each.process.exitcode is None:
-            _stacks.kill([*_stacks.descendants(each.pid), each.pid])
+            stacks.kill([*stacks.descendants(each.pid), each.pid])
         each.process.join(10.0)
 
 
-def _forward(each: _Rank) -> None:
+def forward_output(each: Rank) -> None:
     output = each.file("output")
     for line in output.read_text(errors="replace").splitlines() if output.exists() else ():
         print(f"[{each.rank}] {line}")
 
 
-def _values(ranks: Sequence[_Rank], unended: Sequence[_Rank], why: str) -> list[Any]:
+def values_of(ranks: Sequence[Rank], unended: Sequence[Rank], why: str) -> list[Any]:
     verdicts = {each.rank: each.verdict() for each in ranks if each not in unended}
-    first_failed = sorted(ranks, key=_Rank.ended_at)
+    first_failed = sorted(ranks, key=Rank.ended_at)
     errors = {each.rank: wrong for each in first_failed if (wrong := verdicts.get(each.rank, (None,))[0])}
     if errors or unended:
         cause = verdicts[next(iter(errors))][1] if errors else None
@@ -337,7 +341,7 @@ def run_script(
                 time.sleep(0.05)
         finally:
             if launched.poll() is None:
-                _stacks.kill([*_stacks.descendants(launched.pid), launched.pid])
+                stacks.kill([*stacks.descendants(launched.pid), launched.pid])
                 launched.wait()
         text = output.read_text(errors="replace")
     if launched.returncode != 0:
@@ -359,19 +363,19 @@ def _fail_stuck(launched: subprocess.Popen[bytes], output: Path, timeout: float)
     They carry no handler of ours, so Python stacks come from the interpreter's own handler of SIGABRT, into
     the output. The launcher is stopped first: it would answer the death of one rank by ending the others.
     """
-    below = _stacks.descendants(launched.pid)
+    below = stacks.descendants(launched.pid)
     if below:
-        _stacks.kill([launched.pid], signal.SIGSTOP)
+        stacks.kill([launched.pid], signal.SIGSTOP)
     stuck = below or [launched.pid]
-    native = _stacks.native_stacks(stuck)
+    native = stacks.native_stacks(stuck)
     for pid in stuck:  # one by one, so that their stacks do not mix
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-        _stacks.kill([pid], signal.SIGABRT)
+        stacks.kill([pid], signal.SIGABRT)
         bound = time.monotonic() + 10.0
-        while not _stacks.ended(pid) and time.monotonic() < bound:
+        while not stacks.ended(pid) and time.monotonic() < bound:
             time.sleep(0.02)
-    _stacks.kill([*stuck, launched.pid])
+    stacks.kill([*stuck, launched.pid])
     launched.wait()
-    stacks = "".join(f"==== pid {pid}: C stacks\n{text}\n" for pid, text in native.items())
-    raise ScriptError(f"not ended after {timeout:g} s", output.read_text(errors="replace") + stacks)
+    shown = "".join(f"==== pid {pid}: C stacks\n{text}\n" for pid, text in native.items())
+    raise ScriptError(f"not ended after {timeout:g} s", output.read_text(errors="replace") + shown)
