@@ -144,9 +144,9 @@ class UccBackend final : public c10d::Backend {
   void drop_for(const std::exception& error);
   Call call(const Operation& op, int peer = Call::kNoPeer, int tag = 0) const;
   void refuse_forked_child(const std::string& what) const;
-  // Of what UCC moves, and of what it reduces of these.
-  Staging moving(Call& call);
-  Staging reducing(Call& call, const Tensors& tensors, const c10d::ReduceOp& op);
+  // Of what UCC moves, and of what it reduces. `tensors`: those of the call, or some of them.
+  Staging moving(Call& call, at::TensorList tensors);
+  Staging reducing(Call& call, at::TensorList tensors, const c10d::ReduceOp& op);
   // `timeout` not above 0: the group's.
   Deadline deadline_of(std::chrono::milliseconds timeout, Clock::time_point now) const;
   // Sends what was prepared, or keeps it for the end of the coalescing.

@@ -24,7 +24,7 @@ void check_pairs(const Call& call, std::size_t outputs, std::size_t inputs) {
 
 UccBackend::WorkPtr UccBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   return serve(operation::kBroadcast, [&](Call& call) {
-    Staging staging = moving(call);
+    Staging staging = moving(call, tensors);
     Prepared prepared = prepare_broadcast(call, rank_ == opts.rootRank ? staging.read(tensors) : staging.written(tensors),
                                           opts.rootRank, opts.rootTensor, context_->settings());
     return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
@@ -77,7 +77,7 @@ UccBackend::WorkPtr UccBackend::reduce(Tensors& tensors, const c10d::ReduceOptio
 
 UccBackend::WorkPtr UccBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   return serve(operation::kAllGather, [&](Call& call) {
-    Staging staging = moving(call);
+    Staging staging = moving(call, inputs);
     Prepared prepared = prepare_allgather(call, staging.written(outputs), staging.read(inputs), context_->settings());
     return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
   });
@@ -85,7 +85,7 @@ UccBackend::WorkPtr UccBackend::allgather(TensorLists& outputs, Tensors& inputs,
 
 UccBackend::WorkPtr UccBackend::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
   return serve(operation::kAllGatherInto, [&](Call& call) {
-    Staging staging = moving(call);
+    Staging staging = moving(call, input);
     Prepared prepared = prepare_allgather_into(call, staging.written(output), staging.read(input), context_->settings());
     return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
   });
@@ -94,7 +94,7 @@ UccBackend::WorkPtr UccBackend::_allgather_base(at::Tensor& output, at::Tensor& 
 // outputs[rank][i] is where the i-th input of that rank goes.
 UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   return serve(operation::kAllGatherCoalesced, [&](Call& call) {
-    Staging staging = moving(call);
+    Staging staging = moving(call, inputs);
     if (outputs.size() != static_cast<std::size_t>(size_)) {
       refuse_value(
           call, "there must be one list of outputs a rank, " + std::to_string(size_) + ", not " + std::to_string(outputs.size()));
@@ -120,7 +120,7 @@ UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensor
 UccBackend::WorkPtr UccBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                 const c10d::AllgatherOptions& opts) {
   return serve(operation::kAllGatherIntoCoalesced, [&](Call& call) {
-    Staging staging = moving(call);
+    Staging staging = moving(call, inputs);
     check_pairs(call, outputs.size(), inputs.size());
     std::vector<Prepared> all;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -158,7 +158,7 @@ UccBackend::WorkPtr UccBackend::reduce_scatter(Tensors& outputs, TensorLists& in
 UccBackend::WorkPtr UccBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                      const c10d::ReduceScatterOptions& opts) {
   return serve(operation::kReduceScatterTensor, [&](Call& call) {
-    Staging staging = reducing(call, {output}, opts.reduceOp);
+    Staging staging = reducing(call, output, opts.reduceOp);
     Prepared prepared =
         prepare_reduce_scatter_tensor(call, staging.written(output), staging.read(input), opts.reduceOp, context_->settings());
     return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);

@@ -66,12 +66,13 @@ void UccBackend::refuse_forked_child(const std::string& what) const {
   }
 }
 
-Staging UccBackend::moving(Call& call) {
-  return context_->settings().native.empty() ? Staging(call, lanes_) : Staging::of_collective(call, lanes_, context_->direct());
+Staging UccBackend::moving(Call& call, at::TensorList tensors) {
+  return context_->settings().native.empty() ? Staging(call, lanes_)
+                                             : Staging::of_collective(call, tensors, lanes_, context_->direct());
 }
 
-Staging UccBackend::reducing(Call& call, const Tensors& tensors, const c10d::ReduceOp& op) {
-  return context_->settings().native.empty() || !reduces_on_devices(tensors, op) ? Staging(call, lanes_) : moving(call);
+Staging UccBackend::reducing(Call& call, at::TensorList tensors, const c10d::ReduceOp& op) {
+  return context_->settings().native.empty() || !reduces_on_devices(tensors, op) ? Staging(call, lanes_) : moving(call, tensors);
 }
 
 std::shared_ptr<Op> UccBackend::make_op(Call&& call, Prepared&& prepared, trace::Recording recording) {

@@ -1,5 +1,6 @@
 #include "device/staging.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -82,7 +83,7 @@ at::Tensor& Staging::on_host(at::Tensor& tensor, Copies::Use use) {
   if (is_native()) {
     return tensor;
   }
-  if (direct_ != nullptr && collective_ == nullptr && tensor.numel() != 0 && is_plain(tensor)) {
+  if (direct_ != nullptr && call_.is_message() && tensor.numel() != 0 && is_plain(tensor)) {
     memory_ = (*direct_)->messages.of(tensor.device());
     if (memory_) {
       copies_->leave_to(*direct_);
@@ -143,18 +144,25 @@ void Staging::belongs_to(c10::Device device) {
   }
   copies_ = std::make_shared<Copies>(device, lanes_.of(device));
   handed_out_ = std::make_unique<HandedOut>();
-  if (collective_ != nullptr) {
-    collective_->device_memory = (*direct_)->collectives.of(device);
-    if (collective_->device_memory) {
-      if (device != (*direct_)->device_of_collectives) {
-        refuse_value(call_, "with TORCH_UCC_DEVICE_COLLECTIVES=native its tensors must be on " +
-                                (*direct_)->device_of_collectives->str() +
-                                ", which was the current device when UCC started, and are on " + device.str() +
-                                ": call torch.accelerator.set_device_index() before init_process_group()");
-      }
-      copies_->leave_to(*direct_);
-    }
+  if (call_.device_memory) {
+    copies_->leave_to(*direct_);
   }
+}
+
+std::optional<ucc_memory_type_t> Staging::native_memory(const Call& call, at::TensorList tensors, Direct& direct) {
+  const auto* const first =
+      std::find_if(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.defined(); });
+  if (first == tensors.end() || first->device().is_cpu() || !at::isAccelerator(first->device().type())) {
+    return std::nullopt;
+  }
+  const c10::Device device = first->device();
+  const std::optional<ucc_memory_type_t> memory = direct.collectives.of(device);
+  if (memory && device != direct.device_of_collectives) {
+    refuse_value(call, "with TORCH_UCC_DEVICE_COLLECTIVES=native its tensors must be on " + direct.device_of_collectives->str() +
+                           ", which was the current device when UCC started, and are on " + device.str() +
+                           ": call torch.accelerator.set_device_index() before init_process_group()");
+  }
+  return memory;
 }
 
 }  // namespace torch_ucc

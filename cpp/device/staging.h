@@ -21,15 +21,16 @@ namespace torch_ucc {
 // Lives as long as the call.
 class Staging {
  public:
-  Staging(const Call& call, Lanes& lanes) : Staging(call, lanes, nullptr, nullptr) {}
+  Staging(const Call& call, Lanes& lanes) : Staging(call, lanes, nullptr) {}
   // Of a call with one tensor, which goes through as it is where it is plain, not empty and of a device whose memory UCX takes.
   static Staging of_message(const Call& call, Lanes& lanes, const std::shared_ptr<Direct>& direct) {
-    return {call, lanes, &direct, nullptr};
+    return {call, lanes, &direct};
   }
-  // Its tensors go through as they are where UCC takes the memory of their device, and the call then says so: that is the same on
-  // all ranks.
-  static Staging of_collective(Call& call, Lanes& lanes, const std::shared_ptr<Direct>& direct) {
-    return {call, lanes, &direct, &call};
+  // Its tensors go through as they are where UCC works in the memory of their device, which is
+  // decided here and written in the call: the same on all ranks. `tensors`: those, or some of them.
+  static Staging of_collective(Call& call, at::TensorList tensors, Lanes& lanes, const std::shared_ptr<Direct>& direct) {
+    call.device_memory = native_memory(call, tensors, *direct);
+    return {call, lanes, &direct};
   }
 
   // What the call reads, writes without looking at it, or both. A tensor, a list of them or a list of lists.
@@ -60,15 +61,16 @@ class Staging {
   std::shared_ptr<Copies> begin(c10::ArrayRef<Prepared*> prepared);
 
  private:
-  Staging(const Call& call, Lanes& lanes, const std::shared_ptr<Direct>* direct, Call* collective)
-      : call_(call), lanes_(lanes), direct_(direct), collective_(collective) {}
+  Staging(const Call& call, Lanes& lanes, const std::shared_ptr<Direct>* direct) : call_(call), lanes_(lanes), direct_(direct) {}
 
+  // Nothing: UCC works in memory of the host.
+  static std::optional<ucc_memory_type_t> native_memory(const Call& call, at::TensorList tensors, Direct& direct);
   at::Tensor& on_host(at::Tensor& tensor, Copies::Use use);
   Tensors& on_host(Tensors& tensors, Copies::Use use);
   TensorLists& on_host(TensorLists& lists, Copies::Use use);
   void look_at(const Tensors& tensors);
   // Whether UCC works on the tensors themselves.
-  bool is_native() const { return collective_ != nullptr && copies_ != nullptr && copies_->direct() != nullptr; }
+  bool is_native() const { return copies_ != nullptr && call_.device_memory.has_value(); }
   void queue_on_device(Prepared& prepared);
   // Refuses a second device, the host included.
   void belongs_to(c10::Device device);
@@ -76,7 +78,6 @@ class Staging {
   const Call& call_;
   Lanes& lanes_;
   const std::shared_ptr<Direct>* const direct_;  // null: staged in any case
-  Call* const collective_;                       // null: not one that may be native
   std::optional<ucs_memory_type_t> memory_;
   std::optional<c10::Device> device_;  // of all tensors so far
   std::shared_ptr<Copies> copies_;     // null while that is the host

@@ -103,7 +103,7 @@ struct Prepared : Held {
 
 // Reductions.
 // Whether these can be reduced in the memory of a device. The same on all ranks.
-bool reduces_on_devices(const Tensors& tensors, const c10d::ReduceOp& op);
+bool reduces_on_devices(at::TensorList tensors, const c10d::ReduceOp& op);
 Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, const Settings& settings);
 // The tensor may be on a device: then `store` queues the copies of its result on the current stream, and waits for them.
 Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c10d::ReduceOp& op);

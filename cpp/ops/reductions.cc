@@ -276,7 +276,7 @@ void reduce_in_place(Prepared& prepared, const Call& call, const at::Tensor& ten
 
 }  // namespace
 
-bool reduces_on_devices(const Tensors& tensors, const c10d::ReduceOp& op) {
+bool reduces_on_devices(at::TensorList tensors, const c10d::ReduceOp& op) {
   return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
     const auto rule = tensor.defined() ? reduce_rule(tensor.scalar_type(), op) : std::nullopt;
     return !rule || rule->works_on_devices();  // without a rule the call is refused
