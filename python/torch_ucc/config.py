@@ -8,14 +8,15 @@ value that cannot be read.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch_ucc import _misspelt
 
 if TYPE_CHECKING:
     from torch_ucc.tuning.profile import Profile
@@ -360,16 +361,9 @@ Names of earlier versions of torch-ucc are no error, and do nothing:
 
 def _unknown(name: str, known: list[str]) -> str:
     short = [other.removeprefix(PREFIX) for other in known]
-    meant = nearest(name.removeprefix(PREFIX), short)
+    meant = _misspelt.nearest(name.removeprefix(PREFIX), short)
     hint = f"did you mean {PREFIX}{meant}?" if meant else "known are " + ", ".join(sorted(known))
     return f"{name} is not a setting of torch_ucc: {hint}"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one that was probably meant, in whatever case, if any is near."""
-    by_upper_case = {each.upper(): each for each in known}
-    near = difflib.get_close_matches(name.upper(), by_upper_case, n=1)
-    return by_upper_case[near[0]] if near else None
 
 
 def native(config: Config, settings: Any, environment: Mapping[str, str] = os.environ) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ucc import config
+from torch_ucc import _misspelt
 
 if TYPE_CHECKING:
     from torch_ucc.topology.job import Job
@@ -130,7 +130,7 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str) -> Non
     known = list(known)
     for name in names:
         if name not in known:
-            meant = config.nearest(name, known)
+            meant = _misspelt.nearest(name, known)
             hint = f"did you mean {meant}?" if meant else "known are " + ", ".join(known)
             raise ValueError(f"{name} is no {what}: {hint}")
 
