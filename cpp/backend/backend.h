@@ -27,15 +27,16 @@
 
 namespace torch_ucc {
 
-// Collectives of one group must be called in the same order on all its ranks; different groups are independent. Each may be
-// called from any thread, never blocks on a peer, and throws before anything is sent if the call is wrong.
+// Collectives of one group must be called in the same order on all its ranks; different groups are
+// independent. Each may be called from any thread, never blocks on a peer, and throws before
+// anything is sent if the call is wrong.
 class UccBackend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Options = torch_ucc::Options;
 
-  // At a place found with these settings. Blocks until the other members create theirs, at most for the timeout of the group;
-  // throws StatusError.
+  // At a place found with these settings. Blocks until the other members create theirs, at most for
+  // the timeout of the group; throws StatusError.
   UccBackend(const Place& place, const Settings& settings);
   // Closes nothing: a destructor must not wait for peers. See shutdown().
   ~UccBackend() override = default;
@@ -64,7 +65,8 @@ class UccBackend final : public c10d::Backend {
   // Blocks. Over the store, whatever state the group is in.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  // Calls of this thread between the two start together at the end, and are complete together: one Work stands for all.
+  // Calls of this thread between the two start together at the end, and are complete together: one
+  // Work stands for all.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
@@ -72,13 +74,14 @@ class UccBackend final : public c10d::Backend {
   // there is no coalescing.
   void dropCoalescing(const std::string& why);
 
-  // A new group of some of our ranks, on the same context; null where this rank is none of them. Nobody else is involved.
+  // A new group of some of our ranks, on the same context; null where this rank is none of them.
+  // Nobody else is involved.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
-  // A new group of all our ranks but some, which take no part and may be gone. With a flag what is in flight here is given up
-  // first.
+  // A new group of all our ranks but some, which take no part and may be gone. With a flag what is
+  // in flight here is given up first.
   bool supportsShrinking() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
                                            const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
@@ -93,13 +96,16 @@ class UccBackend final : public c10d::Backend {
 
   // Every operation is timed: see UccWork::getDuration().
   void enableCollectivesTiming() override {}
-  // Once, before the first operation. The hook runs where callbacks of futures do, after each operation, however it ended.
+  // Once, before the first operation. The hook runs where callbacks of futures do, after each
+  // operation, however it ended.
   void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
-  // Blocks until every operation has ended and the hook has run for it, at most for the timeout of the group, then throws.
+  // Blocks until every operation has ended and the hook has run for it, at most for the timeout of
+  // the group, then throws.
   void waitForPendingWorks() override;
 
-  // Both end the group for good, and a second call does nothing. shutdown() lets what is in flight finish and closes with the
-  // other ranks, abort() gives it up. Bounded by Settings::close_timeout and two seconds.
+  // Both end the group for good, and a second call does nothing. shutdown() lets what is in flight
+  // finish and closes with the other ranks, abort() gives it up. Bounded by Settings::close_timeout
+  // and two seconds.
   void shutdown() override;
   void abort() override;
 

@@ -23,12 +23,13 @@ namespace {
 
 Status closed_status() { return {StatusCode::closed, "its process group was closed"}; }
 
-// How long a closing step may take beyond the caller's limit where no peer is involved: the baton to be had, the library's own
-// clean-up, callbacks that end.
+// How long a closing step may take beyond the caller's limit where no peer is involved: the baton
+// to be had, the library's own clean-up, callbacks that end.
 constexpr std::chrono::milliseconds kForOurselves{500};
 
-// How long the end of a peer, of which the transport knows already, may take to be told: by process descriptor or life line
-// that is milliseconds, on a machine where each core is wanted by many more.
+// How long the end of a peer, of which the transport knows already, may take to be told: by process
+// descriptor or life line that is milliseconds, on a machine where each core is wanted by many
+// more.
 constexpr milliseconds kVerdict{2000};
 
 // How long nothing may arrive for the operations of a group that has lost a member, before they
@@ -162,8 +163,8 @@ void CommContext::wait_for_lines(const GiveUp& give_up, Deadline deadline) {
   }
 }
 
-// In the watching thread. Who is gone is marked first: a group that is made meanwhile is open by now,
-// or its making sees that.
+// In the watching thread. Who is gone is marked first: a group that is made meanwhile is open by
+// now, or its making sees that.
 void CommContext::on_end(const Notice& notice) {
   std::vector<std::pair<std::shared_ptr<FailureDomain>, Loss>> losses;
   for (const std::uint64_t position : roster_.lost_with(notice)) {
@@ -250,8 +251,8 @@ void CommContext::leave(const std::shared_ptr<UccTeam>& team, const std::string&
   close(deadline);
 }
 
-// UCC flushes to every peer when a context is destroyed, without a bound: only sensible when all of them got here, with
-// everything that they had sent to each other.
+// UCC flushes to every peer when a context is destroyed, without a bound: only sensible when all of
+// them got here, with everything that they had sent to each other.
 bool CommContext::agree_to_close(Deadline deadline) {
   if (engine_.left_behind()) {
     return false;

@@ -1,5 +1,5 @@
-// What the groups of a process share: one UCC context over a set of processes, the engine that drives it, and the ids of its
-// teams.
+// What the groups of a process share: one UCC context over a set of processes, the engine that
+// drives it, and the ids of its teams.
 #pragma once
 
 #include <atomic>
@@ -49,11 +49,12 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   // throws StatusError.
   static Place find_place(const GroupSpec& group, const Settings& settings);
 
-  // The context of the place, which is made if there is none. Blocks until all members called it; throws StatusError.
+  // The context of the place, which is made if there is none. Blocks until all members called it;
+  // throws StatusError.
   static std::shared_ptr<CommContext> at(const Place& place, const Settings& settings);
 
-  // Every context of the process, each within `limit` and two seconds. At exit: groups that are open stay as they are, and
-  // nothing of theirs is freed.
+  // Every context of the process, each within `limit` and two seconds. At exit: groups that are
+  // open stay as they are, and nothing of theirs is freed.
   static void close_all(std::chrono::milliseconds limit);
 
   // Their numbers.
@@ -68,20 +69,23 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   // As the group `id` of this context; throws StatusError.
   Membership join(const GroupSpec& group, std::uint16_t id);
 
-  // Drains what is in flight in the group or, past the limit, gives it up; the last group closes the context. Returns within
-  // `limit` and two seconds. After it neither team nor channel may be used.
+  // Drains what is in flight in the group or, past the limit, gives it up; the last group closes
+  // the context. Returns within `limit` and two seconds. After it neither team nor channel may be
+  // used.
   void leave(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit);
 
   Engine& engine() { return engine_; }
   Delivery& delivery() { return delivery_; }
   const std::shared_ptr<Direct>& direct() const { return direct_; }
   const Settings& settings() const { return settings_; }
-  // Prefix of keys in a store that no other context of the job uses, the same for all its processes.
+  // Prefix of keys in a store that no other context of the job uses, the same for all its
+  // processes.
   const std::string& key_prefix() const { return key_prefix_; }
   const std::shared_ptr<const World>& world() const { return world_; }
   // Counts the contexts of this process.
   std::uint64_t number() const { return number_; }
-  // Whether the group may be made here: all its ranks are members, and the first group is still open.
+  // Whether the group may be made here: all its ranks are members, and the first group is still
+  // open.
   bool serves(const GroupSpec& group) const {
     return founder_open_.load() && group.world == world_ && roster_.covers(group.global_ranks);
   }
@@ -100,7 +104,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::unique_ptr<LifeLines> open_lines(const GiveUp& give_up, Deadline deadline);
   void wait_for_lines(const GiveUp& give_up, Deadline deadline);
   void on_end(const Notice& notice);
-  // What the group's first rank says on all of them: `wanted`, or a context that is to be made if that is null.
+  // What the group's first rank says on all of them: `wanted`, or a context that is to be made if
+  // that is null.
   Place agree_on_place(const GroupSpec& group, const std::shared_ptr<CommContext>& wanted, const NamedValues& own);
   void refuse(const GroupSpec& group, std::uint16_t id, const Status& reason);
   void on_note(const std::string& note);

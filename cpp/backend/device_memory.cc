@@ -25,7 +25,8 @@ class Vote final : public Collective {
   const std::shared_ptr<std::int32_t> voice_;  // until the network is done with it
 };
 
-// Both have to take it: UCC's own kernels work there, and what UCX moves it moves from there and to there.
+// Both have to take it: UCC's own kernels work there, and what UCX moves it moves from there and to
+// there.
 MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, const Libraries& libraries, Deadline deadline) {
   const std::optional<ucc_memory_type_t> type = memory_type(name);
   if (!type) {

@@ -27,8 +27,8 @@ struct Libraries {
 };
 
 // By device type, as `wanted` names UCX's and UCC's memory: how the members of a group go about a
-// collective must be the same on all of them. `device`: the current one, of which UCC was told as it
-// started. Blocks until all members said what they can; throws StatusError.
+// collective must be the same on all of them. `device`: the current one, of which UCC was told as
+// it started. Blocks until all members said what they can; throws StatusError.
 MemoryTypes<ucc_memory_type_t>::Entries agree_on_native_collectives(const NamedValues& wanted, std::optional<c10::Device> device,
                                                                     const Libraries& libraries, Deadline deadline);
 

@@ -16,11 +16,12 @@ namespace torch_ucc {
 
 std::int64_t elements_in(const Tensors& tensors);
 
-// An event "record_param_comms" with op, sizes and group; the caller knows that somebody profiles. `first` and `stride` are those
-// of the group's global ranks.
+// An event "record_param_comms" with op, sizes and group; the caller knows that somebody profiles.
+// `first` and `stride` are those of the group's global ranks.
 void tell_profiler(const Call& call, const Prepared& prepared, std::int64_t first, std::int64_t stride);
 
-// Refuses a call whose data has a NaN, before anything of it is sent. Only what this rank contributes is looked at.
+// Refuses a call whose data has a NaN, before anything of it is sent. Only what this rank
+// contributes is looked at.
 void check_for_nans(const Call& call, const Prepared& prepared);
 
 // The user's hook for operations that ended, and how many it has still to be told of. Any thread.

@@ -134,8 +134,9 @@ std::vector<PeerWatch::Process> Roster::neighbours() const {
   return found;
 }
 
-// Who cannot be counted on any more. A host that is silent takes all its ranks with it; when every host that this one has lines
-// to is silent, it is this one that was cut off, and all others are out of its reach.
+// Who cannot be counted on any more. A host that is silent takes all its ranks with it; when every
+// host that this one has lines to is silent, it is this one that was cut off, and all others are
+// out of its reach.
 std::vector<std::uint64_t> Roster::lost_with(const Notice& notice) {
   if (notice.how != Ending::unreachable || notice.peer == self_) {
     return {notice.peer};

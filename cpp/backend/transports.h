@@ -14,12 +14,14 @@ namespace torch_ucc {
 
 class Transports final : public Pollable {
  public:
-  // All must outlive it. `on_note` gets the notes that come, with the baton; it must neither block nor throw.
+  // All must outlive it. `on_note` gets the notes that come, with the baton; it must neither block
+  // nor throw.
   Transports(UccContext& collectives, UcxWorker& messages, const Direct& direct, std::function<void(const std::string&)> on_note)
       : collectives_(collectives), messages_(messages), direct_(direct), on_note_(std::move(on_note)) {}
 
   Status progress(LoopToken& token) override {
-    // Over TCP each of them asks the kernel. With nothing of ours under way there may still be a peer that wants to connect.
+    // Over TCP each of them asks the kernel. With nothing of ours under way there may still be a
+    // peer that wants to connect.
     const bool look = ++rounds_ % kRoundsPerLook == 0;
     const Direct::OnDevice current(token, direct_);
     Status status;

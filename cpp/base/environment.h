@@ -12,9 +12,10 @@
 
 namespace torch_ucc {
 
-// Where nothing else reaches a library. Each value is set under every prefix. At the end each variable is again what it was. One
-// lives at a time: the next waits for it. A thread that reads the environment by getenv() meanwhile takes the risk that setenv()
-// is in any program: hold it briefly.
+// Where nothing else reaches a library. Each value is set under every prefix. At the end each
+// variable is again what it was. One lives at a time: the next waits for it. A thread that reads
+// the environment by getenv() meanwhile takes the risk that setenv() is in any program: hold it
+// briefly.
 class TemporaryEnvironment {
  public:
   TemporaryEnvironment(std::initializer_list<std::string> prefixes, const NamedValues& values) : lock_(mutex()) {

@@ -12,8 +12,8 @@ namespace torch_ucc {
 using InterruptCheck = void (*)();
 inline std::atomic<InterruptCheck> interrupt_check{nullptr};
 
-// Whether an exception of the user's own code, such as a store in Python, means the same. Set with the
-// check.
+// Whether an exception of the user's own code, such as a store in Python, means the same. Set with
+// the check.
 using IsInterrupt = bool (*)(const std::exception& error);
 inline std::atomic<IsInterrupt> is_interrupt{nullptr};
 

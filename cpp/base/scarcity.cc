@@ -14,7 +14,8 @@ constexpr std::size_t kDescriptorsToStart = 12;   // two for a moment, two if th
 constexpr std::size_t kDescriptorsAContext = 32;  // with peers on other hosts
 constexpr std::size_t kSharedMemoryAContext = 32 << 20;
 
-// Counting takes a descriptor too: where there is none left, all are in use. 0 where they cannot be counted.
+// Counting takes a descriptor too: where there is none left, all are in use. 0 where they cannot be
+// counted.
 std::size_t open_descriptors(std::size_t limit) {
   std::error_code error;
   const std::filesystem::directory_iterator all("/proc/self/fd", error);

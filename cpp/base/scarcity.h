@@ -10,18 +10,20 @@
 
 namespace torch_ucc {
 
-// A sentence for each that is nearly or quite used up: file descriptors, room in /dev/shm; empty if there is enough of all.
+// A sentence for each that is nearly or quite used up: file descriptors, room in /dev/shm; empty if
+// there is enough of all.
 std::string scarcity();
 
-// Whether there are the descriptors that the libraries take to start, of which UCX ends the process when it lacks some.
+// Whether there are the descriptors that the libraries take to start, of which UCX ends the process
+// when it lacks some.
 bool has_descriptors_to_start();
 
 // The same as scarcity() of given figures. `limit` and `size` 0: not known.
 std::string scarcity_of(std::size_t descriptors, std::size_t limit, std::size_t shared_memory_free, std::size_t size);
 
-// What `make` returns. Libraries say that they failed, and seldom what there was too little of: so an
-// error of the transport or the system that leaves it says that as well. `what` begins the message
-// of one of the system.
+// What `make` returns. Libraries say that they failed, and seldom what there was too little of: so
+// an error of the transport or the system that leaves it says that as well. `what` begins the
+// message of one of the system.
 template <typename Make>
 auto explaining_scarcity(const std::string& what, Make&& make) -> decltype(make()) {
   try {

@@ -1,5 +1,6 @@
-// What can be set, with its default and unit beside it. Immutable once a group exists; filled at the edge
-// (python/torch_ucc/config.py reads options and environment once), never from an environment variable in here.
+// What can be set, with its default and unit beside it. Immutable once a group exists; filled at
+// the edge (python/torch_ucc/config.py reads options and environment once), never from an
+// environment variable in here.
 #pragma once
 
 #include <chrono>
@@ -13,17 +14,20 @@ namespace torch_ucc {
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
 struct Settings {
-  // How a thread that waits goes from spinning to sleeping: see progress/parker.h. A `spin` of zero yields from the start.
+  // How a thread that waits goes from spinning to sleeping: see progress/parker.h. A `spin` of zero
+  // yields from the start.
   std::chrono::microseconds spin{200};
   std::chrono::microseconds yield{2000};
   std::chrono::microseconds pause_min{20};
   std::chrono::microseconds pause_max{1000};
 
-  // How many threads of this process can run at once. With more ranks than that on this host nobody spins.
+  // How many threads of this process can run at once. With more ranks than that on this host nobody
+  // spins.
   int cores = 1;
 
-  // A larger allreduce or reduce is posted as pieces of this many bytes, `segment_window` of them at a time: UCC's scratch memory
-  // then stays in its pool. What else needs much memory for one operation goes in pieces one after the other: ops/prepared.h.
+  // A larger allreduce or reduce is posted as pieces of this many bytes, `segment_window` of them
+  // at a time: UCC's scratch memory then stays in its pool. What else needs much memory for one
+  // operation goes in pieces one after the other: ops/prepared.h.
   std::size_t segment_bytes = 1 << 20;
   unsigned segment_window = 2;
 
@@ -33,33 +37,36 @@ struct Settings {
   // Refuse a call whose data has a NaN: see backend/observe.h.
   bool nan_check = false;
 
-  // wait() returns only once results on a device are there, instead of having the current stream wait for them.
+  // wait() returns only once results on a device are there, instead of having the current stream
+  // wait for them.
   bool blocking_wait = false;
 
-  // Devices of which point-to-point messages go from and to their own memory: torch's name of the type, and UCX's of its memory.
-  // Of all others they go by way of the host. See device/direct.h.
+  // Devices of which point-to-point messages go from and to their own memory: torch's name of the
+  // type, and UCX's of its memory. Of all others they go by way of the host. See device/direct.h.
   NamedValues direct;
 
-  // Devices of which collectives work in their own memory: torch's name of the type, and UCC's of its memory. Likewise.
+  // Devices of which collectives work in their own memory: torch's name of the type, and UCC's of
+  // its memory. Likewise.
   NamedValues native;
 
   // Keep TCP connections between hosts over which the end of a rank is told: see liveness/.
   bool life_lines = true;
 
-  // How long a group that closes waits for its peers to close too, and then for the library to let go.
+  // How long a group that closes waits for its peers to close too, and then for the library to let
+  // go.
   std::chrono::milliseconds close_timeout{5000};
 
-  // Name and value of everything that must be equal on all ranks (some of the above, UCC's own variables).
-  // A difference is an error at init that names it.
+  // Name and value of everything that must be equal on all ranks (some of the above, UCC's own
+  // variables). A difference is an error at init that names it.
   NamedValues agreed;
 
-  // What the plan of the job and the user's Options tell UCX and UCC's context, by their names without UCX_ and UCC_. What the
-  // user set in the environment is not in it.
+  // What the plan of the job and the user's Options tell UCX and UCC's context, by their names
+  // without UCX_ and UCC_. What the user set in the environment is not in it.
   NamedValues ucx;
   NamedValues ucc;
 
-  // What the user set for this group alone, as Options: it is among the above too, and its group shares a context with groups
-  // that set the same.
+  // What the user set for this group alone, as Options: it is among the above too, and its group
+  // shares a context with groups that set the same.
   NamedValues own_ucx;
   NamedValues own_ucc;
 

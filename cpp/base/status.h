@@ -1,4 +1,5 @@
-// How a call ended: well, or with a kind that says what the caller can do and a message for a person.
+// How a call ended: well, or with a kind that says what the caller can do and a message for a
+// person.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ enum class StatusCode : std::uint8_t {
   internal,     // our own mistake: report it
 };
 
-// Made and passed on at every look at the network: one that is well is a null pointer, and says nothing.
+// Made and passed on at every look at the network: one that is well is a null pointer, and says
+// nothing.
 class [[nodiscard]] Status {
  public:
   Status() = default;

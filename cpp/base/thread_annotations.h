@@ -1,4 +1,5 @@
-// Mutexes the compiler can check (clang's -Wthread-safety). Under other compilers the macros vanish.
+// Mutexes the compiler can check (clang's -Wthread-safety). Under other compilers the macros
+// vanish.
 #pragma once
 
 #include <mutex>
@@ -28,7 +29,8 @@ class TUCC_CAPABILITY("mutex") Mutex {
   void unlock() TUCC_RELEASE() { mutex_.unlock(); }
   bool try_lock() TUCC_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
-  // Tells the analysis what it cannot see: the caller proves by other means (a LoopToken&) that this is locked.
+  // Tells the analysis what it cannot see: the caller proves by other means (a LoopToken&) that
+  // this is locked.
   void assert_held() const TUCC_ASSERT_CAPABILITY(this) {}
 
  private:

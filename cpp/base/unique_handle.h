@@ -40,7 +40,8 @@ class UniqueHandle {
     }
   }
 
-  // Gives the handle up without releasing it: what it stands for may still be in use by the network.
+  // Gives the handle up without releasing it: what it stands for may still be in use by the
+  // network.
   Handle leak() { return std::exchange(handle_, Handle{}); }
 
  private:

@@ -36,7 +36,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Python sees signals in its main thread only, and raises there what its handlers raise, KeyboardInterrupt mostly.
+// Python sees signals in its main thread only, and raises there what its handlers raise,
+// KeyboardInterrupt mostly.
 void raise_python_signals() {
   thread_local const bool main = ::getpid() == ::gettid();
   if (!main || Py_IsInitialized() == 0) {

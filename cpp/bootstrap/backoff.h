@@ -10,12 +10,13 @@
 
 namespace torch_ucc {
 
-// Asked between two looks: throws StatusError once what is waited for cannot come any more. May be empty.
+// Asked between two looks: throws StatusError once what is waited for cannot come any more. May be
+// empty.
 using GiveUp = std::function<void()>;
 
-// Starts at 0.2 ms, where peers that start together meet, and grows by half up to 50 ms. With many ranks that look each is
-// longer: torch's store answers some 40,000 looks a second, and is asked by 10,000 ranks which wait for a late one 20,000 times,
-// who notice within half a second.
+// Starts at 0.2 ms, where peers that start together meet, and grows by half up to 50 ms. With many
+// ranks that look each is longer: torch's store answers some 40,000 looks a second, and is asked by
+// 10,000 ranks which wait for a late one 20,000 times, who notice within half a second.
 class Backoff {
  public:
   // `ranks` look at the same store meanwhile.

@@ -10,11 +10,13 @@
 
 namespace torch_ucc {
 
-// The last of each block of ranks to arrive packs their values into one (bootstrap/packed.h), which is what all read: a store
-// of one thread serves a job of thousands so, but not the values of each to each.
+// The last of each block of ranks to arrive packs their values into one (bootstrap/packed.h), which
+// is what all read: a store of one thread serves a job of thousands so, but not the values of each
+// to each.
 //
-// Cost a rank: one set, one add, one get per poll, and one get_all of a value a block, where there are several. The last of a
-// block adds one get_all of its values, one set and one add, and the last of all one set. Keys are written once. Not thread safe.
+// Cost a rank: one set, one add, one get per poll, and one get_all of a value a block, where there
+// are several. The last of a block adds one get_all of its values, one set and one add, and the
+// last of all one set. Keys are written once. Not thread safe.
 class Exchange {
  public:
   // Ranks: of 10,000 each reads 157 values, and who packs reads no more than that.
@@ -23,7 +25,8 @@ class Exchange {
   // Publishes `mine` under `name`, which must be new among these ranks. Throws StatusError.
   Exchange(KvStore& store, std::string name, int rank, int size, const std::string& mine);
 
-  // Non-blocking but for the round trips to the store. The values of all ranks by rank, once all are there. Throws StatusError.
+  // Non-blocking but for the round trips to the store. The values of all ranks by rank, once all
+  // are there. Throws StatusError.
   std::optional<std::vector<std::string>> poll();
 
   // Polls until the deadline, and calls `between` after each look that has not found all; throws

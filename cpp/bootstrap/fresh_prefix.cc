@@ -27,7 +27,8 @@ std::string new_prefix() {
 std::string tickets_key(const std::string& queue) { return queue + "/tickets"; }
 std::string answer_key(const std::string& queue) { return queue + "/answer"; }
 
-// An answer is the last ticket that it is for, a space, and the prefix. Anybody may have written it.
+// An answer is the last ticket that it is for, a space, and the prefix. Anybody may have written
+// it.
 std::string prefix_in(const std::string& answer, std::size_t space) {
   const std::size_t root = sizeof(kRoot) - 1;
   std::string prefix = space < answer.size() ? answer.substr(space + 1) : "";

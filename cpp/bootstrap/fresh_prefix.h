@@ -22,12 +22,12 @@ namespace torch_ucc {
 // look, and one set where there are new tickets. Not thread safe.
 class FreshPrefix {
  public:
-  // `name` tells groups apart that start over the same store at the same time. Asks nobody yet: a rank
-  // that cannot start says so without waiting for the others.
+  // `name` tells groups apart that start over the same store at the same time. Asks nobody yet: a
+  // rank that cannot start says so without waiting for the others.
   FreshPrefix(const std::string& name, int rank, int size);
 
-  // Exchange::wait() under the prefix, with a `name` that no other exchange has. The first exchange finds
-  // the prefix, and all ranks have it once it has ended; throws StatusError.
+  // Exchange::wait() under the prefix, with a `name` that no other exchange has. The first exchange
+  // finds the prefix, and all ranks have it once it has ended; throws StatusError.
   std::vector<std::string> exchange(KvStore& store, const std::string& name, const std::string& mine, Deadline deadline);
 
   // Under a name that counts the calls.

@@ -11,7 +11,8 @@
 
 namespace torch_ucc {
 
-// Implementations throw StatusError (transport) when the store cannot be reached. None of these blocks on a peer.
+// Implementations throw StatusError (transport) when the store cannot be reached. None of these
+// blocks on a peer.
 class KvStore {
  public:
   virtual ~KvStore() = default;
@@ -25,7 +26,8 @@ class KvStore {
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 };
 
-// Polls with growing pauses until the key is there; throws StatusError (timeout) naming `what` when the deadline passes.
+// Polls with growing pauses until the key is there; throws StatusError (timeout) naming `what` when
+// the deadline passes.
 std::string get_by(KvStore& store, const std::string& key, Deadline deadline, const std::string& what,
                    const GiveUp& give_up = {});
 

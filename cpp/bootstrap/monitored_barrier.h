@@ -1,4 +1,5 @@
-// A barrier over the store that can say who did not come. Slow, and independent of everything that may be stuck.
+// A barrier over the store that can say who did not come. Slow, and independent of everything that
+// may be stuck.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ struct MonitoredBarrier {
 };
 
 // Blocks until all ranks called it with the same number. Past `limit` rank 0 names the first rank
-// that is missing, or with `wait_all_ranks` all of them, and the others learn it from there, as they
-// learn why rank 0 gave up. Throws StatusError (timeout, transport) and what give_up throws.
+// that is missing, or with `wait_all_ranks` all of them, and the others learn it from there, as
+// they learn why rank 0 gave up. Throws StatusError (timeout, transport) and what give_up throws.
 void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait_all_ranks);
 
 }  // namespace torch_ucc

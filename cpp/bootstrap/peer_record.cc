@@ -140,7 +140,8 @@ PeerRecord PeerRecord::here(NamedValues agreed) {
 }
 
 void check_peers(const std::string& group, const std::vector<PeerRecord>& peers) {
-  // Every rank looks at all of them: where one differs from rank 0, all ranks end, and with the same words.
+  // Every rank looks at all of them: where one differs from rank 0, all ranks end, and with the
+  // same words.
   const auto count = static_cast<int>(peers.size());
   for (int rank = 1; rank < count; ++rank) {
     const auto& other = peers[static_cast<std::size_t>(rank)];

@@ -1,4 +1,5 @@
-// What each rank tells the others before any library is started, so that what cannot work is said instead of hanging later.
+// What each rank tells the others before any library is started, so that what cannot work is said
+// instead of hanging later.
 #pragma once
 
 #include <string>
@@ -30,18 +31,21 @@ struct PeerRecord {
   static PeerRecord here(NamedValues agreed);
 };
 
-// Throws StatusError (invalid) if these ranks cannot form a group: different settings, or two processes that UCC would take for
-// one.
+// Throws StatusError (invalid) if these ranks cannot form a group: different settings, or two
+// processes that UCC would take for one.
 void check_peers(const std::string& group, const std::vector<PeerRecord>& peers);
 
-// The error (invalid) for two ranks of a group that want different settings: names both, and each setting with both values.
+// The error (invalid) for two ranks of a group that want different settings: names both, and each
+// setting with both values.
 Status difference(const std::string& group, const PeerRecord& one, int its_rank, const PeerRecord& other, int rank);
 
-// As one text; decode_values() throws StatusError (transport) if it is not what encode_values() makes.
+// As one text; decode_values() throws StatusError (transport) if it is not what encode_values()
+// makes.
 std::string encode_values(const NamedValues& values);
 NamedValues decode_values(const std::string& text);
 
-// How many of `peers` share the cores of `my_rank`, itself included. Ranks that are kept to different ones share none.
+// How many of `peers` share the cores of `my_rank`, itself included. Ranks that are kept to
+// different ones share none.
 int ranks_on_cores(const std::vector<PeerRecord>& peers, int my_rank);
 
 }  // namespace torch_ucc

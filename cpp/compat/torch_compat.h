@@ -1,4 +1,5 @@
-// Everything of torch that this project includes, and every test of its version. Supported: 2.11 to 2.15.
+// Everything of torch that this project includes, and every test of its version. Supported: 2.11 to
+// 2.15.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -48,7 +49,8 @@ consteval Type reduce_scatter_tensor_coalesced() {
 }
 inline constexpr c10d::OpType kReduceScatterTensorCoalescedType = reduce_scatter_tensor_coalesced<c10d::OpType>();
 
-// Whether what is queued on the stream is recorded into a graph instead of run. Torch 2.11 does not tell.
+// Whether what is queued on the stream is recorded into a graph instead of run. Torch 2.11 does not
+// tell.
 #if TUCC_TORCH_RELEASE < 212
 inline bool is_capturing(const c10::Stream& /*stream*/) { return false; }
 #else

@@ -11,10 +11,12 @@
 namespace torch_ucc {
 namespace {
 
-// That a call queues each way, about: more take the time of its thread, and places in the device's queue, which is not endless.
+// That a call queues each way, about: more take the time of its thread, and places in the device's
+// queue, which is not endless.
 constexpr std::size_t kMostCopies = 64;
 
-// Its memory is not used for anything else before the stream has come this far, even if everybody drops it.
+// Its memory is not used for anything else before the stream has come this far, even if everybody
+// drops it.
 void keep_for(const c10::Stream& stream, const at::Tensor& tensor) {
   c10::impl::VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
@@ -63,8 +65,9 @@ void Copies::keep_for_the_way_back(const at::Tensor& tensor) const {
   }
 }
 
-// The stand-ins are what the network works on if nothing is loaded from them or stored to them; none is empty if there are
-// pieces. How the operation is cut is the same on all ranks; how the copies are is this rank's own business.
+// The stand-ins are what the network works on if nothing is loaded from them or stored to them;
+// none is empty if there are pieces. How the operation is cut is the same on all ranks; how the
+// copies are is this rank's own business.
 void Copies::follow(Prepared& prepared) {
   Pieces& pieces = prepared.pieces;
   if (pieces.count == 0 || !prepared.loads.empty() || prepared.store) {
@@ -91,7 +94,8 @@ void Copies::follow(Prepared& prepared) {
   pieces.flow = this;
 }
 
-// Ranks' parts that lie one on the other are no matter: a piece is copied back to where it was copied from.
+// Ranks' parts that lie one on the other are no matter: a piece is copied back to where it was
+// copied from.
 bool Copies::overlaps_by(std::size_t part) const {
   const auto collide = [part](const Twin& written, const Twin& read) {
     const auto distance = static_cast<const char*>(source_of(written.tensor)) - static_cast<const char*>(source_of(read.tensor));

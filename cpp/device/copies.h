@@ -1,5 +1,5 @@
-// Tensors on a device, by way of host memory: UCC and UCX see their stand-ins on the host, and an address of a device only where
-// Direct says so.
+// Tensors on a device, by way of host memory: UCC and UCX see their stand-ins on the host, and an
+// address of a device only where Direct says so.
 #pragma once
 
 #include <atomic>
@@ -23,13 +23,14 @@ namespace torch_ucc {
 
 // The copies of one call, to and from its stand-ins. Keeps tensors and stand-ins alive.
 //
-// They go whole, or in slices, each of which is what one or a few pieces of the operation work on: then the device copies the
-// next slices to the host, and those back that have ended, while the network has the ones between.
+// They go whole, or in slices, each of which is what one or a few pieces of the operation work on:
+// then the device copies the next slices to the host, and those back that have ended, while the
+// network has the ones between.
 class Copies final : public PieceFlow {
  public:
   Copies(c10::Device device, const Lane& lane);
-  // Gives the host memory back. Nothing but the device's copies may still use it: an operation that is given up after some of its
-  // pieces have ended keeps its copies for ever.
+  // Gives the host memory back. Nothing but the device's copies may still use it: an operation that
+  // is given up after some of its pieces have ended keeps its copies for ever.
   ~Copies() override;
 
   struct Use {
@@ -44,8 +45,9 @@ class Copies final : public PieceFlow {
     return it == by_host_.end() ? host : twins_[it->second].tensor;
   }
 
-  // The network works on tensors of the device itself, which have no stand-in. The order of the streams is the same: begin(),
-  // arrived() and end() then have nothing to copy. The operation keeps them.
+  // The network works on tensors of the device itself, which have no stand-in. The order of the
+  // streams is the same: begin(), arrived() and end() then have nothing to copy. The operation
+  // keeps them.
   void leave_to(std::shared_ptr<Direct> direct) { direct_ = std::move(direct); }
   // By whom the network is driven then; null if there are only stand-ins.
   Direct* direct() const { return direct_.get(); }
@@ -54,7 +56,8 @@ class Copies final : public PieceFlow {
   // One of its streams.
   const c10::Stream& stream() const { return arrived_.front()->stream(); }
 
-  // Has them go in slices with the pieces of the one operation that works on the stand-ins, if that can be. Before begin().
+  // Has them go in slices with the pieces of the one operation that works on the stand-ins, if that
+  // can be. Before begin().
   void follow(Prepared& prepared);
   bool in_slices() const { return cut_.has_value(); }
 
@@ -64,7 +67,8 @@ class Copies final : public PieceFlow {
   // Queues them. Does not block. Any thread, once. `after_others`: also behind the copies back of
   // operations that have ended.
   void begin(bool after_others = false);
-  // Whether the slice of a piece is there, and so all that was queued before begin(). In one slice it is that of every piece.
+  // Whether the slice of a piece is there, and so all that was queued before begin(). In one slice
+  // it is that of every piece.
   std::optional<Status> arrived(std::size_t piece) override;
   // Whether the answer was no when it was last asked for. Any thread.
   bool hold_up() const { return hold_up_.load(std::memory_order_relaxed); }
@@ -72,8 +76,8 @@ class Copies final : public PieceFlow {
   Status ended(std::size_t piece) override;
   // Queues the copies back that are not queued yet. Does not block. Any thread, once.
   void end();
-  // No copy is queued from now on; done() comes behind those that are. Any thread. Not beside begin()
-  // or end(), and nothing if the device is broken.
+  // No copy is queued from now on; done() comes behind those that are. Any thread. Not beside
+  // begin() or end(), and nothing if the device is broken.
   void stop() noexcept;
 
   // Behind the copies back.

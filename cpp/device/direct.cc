@@ -37,9 +37,9 @@ void Direct::end(LoopToken& token) {
   --under_way_;
 }
 
-// A guard alone leaves a thread that never used its device without a context of the driver where that device is the current one
-// anyway, as the first is: what is queued there once makes one. A device that cannot do that any more says so where the
-// operation asks for its stream.
+// A guard alone leaves a thread that never used its device without a context of the driver where
+// that device is the current one anyway, as the first is: what is queued there once makes one. A
+// device that cannot do that any more says so where the operation asks for its stream.
 Direct::OnDevice::OnDevice(LoopToken& token, const Direct& direct) noexcept {
   token.check();
   if (direct.under_way_ == 0) {

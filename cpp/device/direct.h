@@ -24,7 +24,8 @@ class MemoryTypes {
   };
   using Entries = std::map<std::string, Entry>;
 
-  // Of no device. The texts are for people: which operations, the setting that asks for it, the library.
+  // Of no device. The texts are for people: which operations, the setting that asks for it, the
+  // library.
   MemoryTypes(const char* operations, const char* setting, const char* library)
       : operations_(operations), setting_(setting), library_(library) {}
 
@@ -34,8 +35,8 @@ class MemoryTypes {
     wanted_ = true;
   }
 
-  // Of the memory of this device; nothing where it goes by way of the host. Says so once, where it was wanted and cannot be. Any
-  // thread.
+  // Of the memory of this device; nothing where it goes by way of the host. Says so once, where it
+  // was wanted and cannot be. Any thread.
   std::optional<Type> of(c10::Device device);
 
  private:
@@ -55,14 +56,15 @@ class Direct {
   // On which UCC started, and so the only one of which collectives are native.
   std::optional<c10::Device> device_of_collectives{};
 
-  // Of an operation, which the engine may give up in between: then the libraries may be at work for ever. `stream`: any of its
-  // device.
+  // Of an operation, which the engine may give up in between: then the libraries may be at work for
+  // ever. `stream`: any of its device.
   void begin(LoopToken& token, const c10::Stream& stream);
   void end(LoopToken& token);
 
-  // While it lives, the device that they are at work on is the current one of this thread; that whose operation began last, of
-  // several. Does nothing while they are at work on none. Not every UCX finds the context of the memory by itself: some copy in
-  // that which is current where they are driven; and UCC keeps its streams by that context.
+  // While it lives, the device that they are at work on is the current one of this thread; that
+  // whose operation began last, of several. Does nothing while they are at work on none. Not every
+  // UCX finds the context of the memory by itself: some copy in that which is current where they
+  // are driven; and UCC keeps its streams by that context.
   class OnDevice {
    public:
     OnDevice(LoopToken& token, const Direct& direct) noexcept;
@@ -71,7 +73,8 @@ class Direct {
     c10::OptionalDeviceGuard guard_;
   };
 
-  // The calling thread's current device, which is in use from now on as after a first tensor there; nothing where torch has none.
+  // The calling thread's current device, which is in use from now on as after a first tensor there;
+  // nothing where torch has none.
   static std::optional<c10::Device> use_current_device();
 
  private:

@@ -8,7 +8,8 @@
 
 namespace torch_ucc {
 
-// Of one device: two, so that a result need not wait for the work that the next operation comes behind.
+// Of one device: two, so that a result need not wait for the work that the next operation comes
+// behind.
 struct Lane {
   explicit Lane(c10::Device device) : from_device(stream_of(device)), to_device(stream_of(device)) {}
 

@@ -5,8 +5,8 @@
 
 namespace torch_ucc {
 
-// While it lives, what this thread queues is no business of whoever records or replaces the calls of torch in it: it may be
-// another's, and hold the baton.
+// While it lives, what this thread queues is no business of whoever records or replaces the calls
+// of torch in it: it may be another's, and hold the baton.
 class OutOfSight {
   const c10::InferenceMode below_autograd_{true};
   const c10::impl::ExcludeDispatchKeyGuard below_python_{

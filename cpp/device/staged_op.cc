@@ -92,8 +92,8 @@ bool StagedOp::has_arrived() {
   return arrived_;
 }
 
-// Its tensors now hold what it sends. A later operation that writes to them waits until this function
-// has made the copy (EffectOrder::before()).
+// Its tensors now hold what it sends. A later operation that writes to them waits until this
+// function has made the copy (EffectOrder::before()).
 void StagedOp::follow() {
   const MutexLock lock(mutex_);
   if (follows_others_ && is_taken_back_ && reads_) {
@@ -174,9 +174,9 @@ void StagedOp::cancel(LoopToken& token) {
   }
 }
 
-// Stand-ins belong to the operation: one that goes on sends what comes to them from the device. What
-// the network works on in the device's own memory nobody can copy here, so nothing more of it is
-// posted.
+// Stand-ins belong to the operation: one that goes on sends what comes to them from the device.
+// What the network works on in the device's own memory nobody can copy here, so nothing more of it
+// is posted.
 void StagedOp::on_taken_back(After after) noexcept {
   const MutexLock lock(mutex_);
   is_taken_back_ = true;

@@ -18,9 +18,9 @@
 
 namespace torch_ucc {
 
-// The collectives of a group begin in the order of their calls. While one of them has not begun, each
-// later collective becomes a StagedOp, too, and waits for its ticket. The messages of a group keep
-// their own order in the same way. Messages and collectives do not wait for each other.
+// The collectives of a group begin in the order of their calls. While one of them has not begun,
+// each later collective becomes a StagedOp, too, and waits for its ticket. The messages of a group
+// keep their own order in the same way. Messages and collectives do not wait for each other.
 class StagedOp final : public OpDecorator {
  public:
   // The order in which the collectives of a group begin, or its messages.
@@ -29,8 +29,8 @@ class StagedOp final : public OpDecorator {
     std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);  // how many have not begun
   };
 
-  // `copies` may be null. If `after` is empty, they have begun. `reads`: whether the operation sends
-  // data of its caller.
+  // `copies` may be null. If `after` is empty, they have begun. `reads`: whether the operation
+  // sends data of its caller.
   StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after, bool reads);
   ~StagedOp() override;
 

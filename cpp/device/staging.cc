@@ -37,8 +37,8 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
 }
 
 // What brings data to the buffers goes behind the work that made it, what brings the result from
-// there behind the network. The operation keeps the buffers and the caller's tensors only until what
-// uses them on the other stream is queued.
+// there behind the network. The operation keeps the buffers and the caller's tensors only until
+// what uses them on the other stream is queued.
 void Staging::queue_on_device(Prepared& prepared) {
   {
     const OutOfSight out_of_sight;

@@ -16,13 +16,14 @@
 
 namespace torch_ucc {
 
-// The arguments of a call on their way to the functions of ops/prepared.h: those on the host go through as they are, those on a
-// device are replaced by stand-ins, unless UCX or UCC may have them as they are. Refuses what no stand-in can be made for.
-// Lives as long as the call.
+// The arguments of a call on their way to the functions of ops/prepared.h: those on the host go
+// through as they are, those on a device are replaced by stand-ins, unless UCX or UCC may have them
+// as they are. Refuses what no stand-in can be made for. Lives as long as the call.
 class Staging {
  public:
   Staging(const Call& call, Lanes& lanes) : Staging(call, lanes, nullptr) {}
-  // Of a call with one tensor, which goes through as it is where it is plain, not empty and of a device whose memory UCX takes.
+  // Of a call with one tensor, which goes through as it is where it is plain, not empty and of a
+  // device whose memory UCX takes.
   static Staging of_message(const Call& call, Lanes& lanes, const std::shared_ptr<Direct>& direct) {
     return {call, lanes, &direct};
   }
@@ -33,7 +34,8 @@ class Staging {
     return {call, lanes, &direct};
   }
 
-  // What the call reads, writes without looking at it, or both. A tensor, a list of them or a list of lists.
+  // What the call reads, writes without looking at it, or both. A tensor, a list of them or a list
+  // of lists.
   template <typename Argument>
   Argument& read(Argument& argument) {
     return on_host(argument, {.read = true, .written = false});

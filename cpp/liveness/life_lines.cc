@@ -265,7 +265,8 @@ std::vector<std::uint64_t> LifeLines::failed() const {
   return failed_;
 }
 
-// One way to a peer has worked or has not; the last one that has not, or the first that has, decides.
+// One way to a peer has worked or has not; the last one that has not, or the first that has,
+// decides.
 void LifeLines::settle(const Line& line) {
   const auto begun = std::find(begun_.begin(), begun_.end(), line.peer);
   if (line.state != State::up) {

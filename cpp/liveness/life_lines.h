@@ -17,14 +17,16 @@
 
 namespace torch_ucc {
 
-// A process that ends closes its connections, whatever ended it. A host that vanishes closes nothing: the kernel asks each
-// second and gives a connection up after some four without an answer; a shorter silence harms nothing.
+// A process that ends closes its connections, whatever ended it. A host that vanishes closes
+// nothing: the kernel asks each second and gives a connection up after some four without an answer;
+// a shorter silence harms nothing.
 //
-// Made and told whom to connect to by one thread, then used by one other. Nothing here blocks. Who does not know the secret in
-// the address gets no line.
+// Made and told whom to connect to by one thread, then used by one other. Nothing here blocks. Who
+// does not know the secret in the address gets no line.
 class LifeLines {
  public:
-  // Listens on a port of the system's choice, for `incoming` lines; then the port is closed. Throws std::system_error.
+  // Listens on a port of the system's choice, for `incoming` lines; then the port is closed. Throws
+  // std::system_error.
   LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming);
   LifeLines(const LifeLines&) = delete;
   LifeLines& operator=(const LifeLines&) = delete;

@@ -1,4 +1,5 @@
-// Between which ranks there are life lines: few for each, and still news of any end reaches everybody.
+// Between which ranks there are life lines: few for each, and still news of any end reaches
+// everybody.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +10,11 @@
 
 namespace torch_ucc {
 
-// Hosts form a ring. A rank has a line to its counterpart on the next host, which notices its end even when its whole host is
-// gone; one to its counterpart about a square root of the hosts further on, so that news goes round in as many steps; and one to
-// the next rank of its own host, so that what reaches one of a host reaches all. That is three lines made by a rank, and as many
-// accepted where hosts have equally many ranks, however many there are.
+// Hosts form a ring. A rank has a line to its counterpart on the next host, which notices its end
+// even when its whole host is gone; one to its counterpart about a square root of the hosts further
+// on, so that news goes round in as many steps; and one to the next rank of its own host, so that
+// what reaches one of a host reaches all. That is three lines made by a rank, and as many accepted
+// where hosts have equally many ranks, however many there are.
 class LinePlan {
  public:
   // By position: equal names are ranks that see each other's processes.

@@ -1,4 +1,5 @@
-// What ranks on different hosts say to each other over a life line: who has ended, and first of all who they are.
+// What ranks on different hosts say to each other over a life line: who has ended, and first of all
+// who they are.
 #pragma once
 
 #include <array>
@@ -28,7 +29,8 @@ struct Notice {
   static std::optional<Notice> decode(std::string_view bytes);
 };
 
-// Known to the ranks of a job only, through its store: who connects shows the first half, who accepts answers with the second.
+// Known to the ranks of a job only, through its store: who connects shows the first half, who
+// accepts answers with the second.
 struct Secret {
   static constexpr std::size_t kHalf = 16;
   std::string knock;   // kHalf bytes
@@ -51,7 +53,8 @@ struct Hello {
 struct LineAddress {
   Secret secret;
   std::uint16_t port = 0;
-  // Numeric, IPv4 or IPv6: each of the host's, since only who connects can tell which of them leads there.
+  // Numeric, IPv4 or IPv6: each of the host's, since only who connects can tell which of them leads
+  // there.
   std::string hosts;  // separated by spaces
 
   std::string encode() const;

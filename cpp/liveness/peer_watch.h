@@ -15,8 +15,9 @@
 
 namespace torch_ucc {
 
-// One thread, which sleeps until the kernel reports the end of a process, or something comes over a life line. Where the kernel
-// has no descriptors for processes it looks every 20 ms. What it learns it tells over its lines, so that it reaches every host.
+// One thread, which sleeps until the kernel reports the end of a process, or something comes over a
+// life line. Where the kernel has no descriptors for processes it looks every 20 ms. What it learns
+// it tells over its lines, so that it reaches every host.
 class PeerWatch {
  public:
   struct Process {
@@ -25,8 +26,8 @@ class PeerWatch {
     std::function<Ending()> how;  // it ended; asked when it has, in the watching thread
   };
 
-  // Called in the watching thread, once for each peer that ended, but not for those that left with everybody's agreement. It must
-  // neither block nor throw.
+  // Called in the watching thread, once for each peer that ended, but not for those that left with
+  // everybody's agreement. It must neither block nor throw.
   using OnEnd = std::function<void(const Notice& notice)>;
 
   // `lines` may be null: all of them are on this host. Throws std::system_error.
@@ -40,8 +41,8 @@ class PeerWatch {
   std::size_t unsettled() const { return lines_ == nullptr ? 0 : lines_->unsettled(); }
   std::vector<std::uint64_t> without_line() const { return lines_ == nullptr ? std::vector<std::uint64_t>() : lines_->failed(); }
 
-  // Says over the lines how this process goes, left or exited. Afterwards nothing is called any more and no descriptor is open.
-  // Not to be used in the callback, nor by two threads.
+  // Says over the lines how this process goes, left or exited. Afterwards nothing is called any
+  // more and no descriptor is open. Not to be used in the callback, nor by two threads.
   void stop(Ending farewell);
 
  private:

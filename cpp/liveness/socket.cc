@@ -20,8 +20,8 @@
 namespace torch_ucc {
 namespace {
 
-// Those that are open. In static memory and without a lock, because a forked child can count on little else. More than so many
-// are kept by a child.
+// Those that are open. In static memory and without a lock, because a forked child can count on
+// little else. More than so many are kept by a child.
 constinit std::array<std::atomic<int>, 256> open_sockets{};  // descriptor + 1
 
 void close_all_in_child() {

@@ -10,8 +10,8 @@
 
 namespace torch_ucc {
 
-// Owns one, or none. A child that is forked, say to load data, closes its copy at once: else the other end would not notice when
-// the parent is killed.
+// Owns one, or none. A child that is forked, say to load data, closes its copy at once: else the
+// other end would not notice when the parent is killed.
 class Socket {
  public:
   Socket() = default;
@@ -38,7 +38,8 @@ class Socket {
   int get() const { return descriptor_; }
   std::uint16_t port() const;  // our own; throws std::system_error
 
-  // From now on the kernel asks each second whether the other end is there, and gives up after `silence`.
+  // From now on the kernel asks each second whether the other end is there, and gives up after
+  // `silence`.
   void watch_over(milliseconds silence) const;
 
  private:

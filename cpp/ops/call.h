@@ -27,7 +27,8 @@ struct Call {
   std::shared_ptr<const GroupInfo> group;
   int peer = kNoPeer;  // of send and recv, with its tag
   int tag = 0;
-  // What UCC is told of the memory of the device that the tensors are on; without it they are on the host.
+  // What UCC is told of the memory of the device that the tensors are on; without it they are on
+  // the host.
   std::optional<ucc_memory_type_t> device_memory{};
 
   ucc_memory_type_t memory() const { return device_memory.value_or(UCC_MEMORY_TYPE_HOST); }
@@ -37,8 +38,8 @@ struct Call {
   std::string describe() const;
 };
 
-// Refuses a call before anything was sent; the group stays usable.
-// ValueError: an argument that is wrong; TypeError: one of the wrong kind; NotImplementedError: means nothing here.
+// Refuses a call before anything was sent; the group stays usable. ValueError: an argument that is
+// wrong; TypeError: one of the wrong kind; NotImplementedError: means nothing here.
 [[noreturn]] void refuse_value(const Call& call, const std::string& why);
 [[noreturn]] void refuse_type(const Call& call, const std::string& why);
 [[noreturn]] void refuse_unsupported(const Call& call, const std::string& why);

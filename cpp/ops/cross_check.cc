@@ -140,7 +140,8 @@ Status CheckedOp::start(LoopToken& token) {
   return check_->start(token);
 }
 
-// The calls that were compared start in the order in which they were made, as they would have without.
+// The calls that were compared start in the order in which they were made, as they would have
+// without.
 Op::State CheckedOp::poll(LoopToken& token) {
   if (checked_) {
     const State state = inner().poll(token);

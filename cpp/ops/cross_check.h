@@ -1,5 +1,5 @@
-// The debugging check that all ranks of a group make the same call: a mismatch is an error on every rank instead of a hang or
-// wrong data.
+// The debugging check that all ranks of a group make the same call: a mismatch is an error on every
+// rank instead of a hang or wrong data.
 #pragma once
 
 #include <array>
@@ -34,8 +34,9 @@ struct Fingerprint {
   std::string describe() const;  // "broadcast seq 3 float32[4] root 1"
 };
 
-// Every rank tells rank 0, which compares and answers: two messages a rank, before the operation starts. A call that differs ends
-// with an error (invalid) that shows both, on all ranks, and nothing of the operation was sent.
+// Every rank tells rank 0, which compares and answers: two messages a rank, before the operation
+// starts. A call that differs ends with an error (invalid) that shows both, on all ranks, and
+// nothing of the operation was sent.
 class CheckedOp final : public OpDecorator {
  public:
   CheckedOp(const Call& call, const Fingerprint& mine, std::shared_ptr<Op> op, std::shared_ptr<UccTeam> team,

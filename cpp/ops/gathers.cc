@@ -1,4 +1,5 @@
-// Data that is moved by UCC: the same for all, or everybody's to everybody. As bytes, whatever they mean.
+// Data that is moved by UCC: the same for all, or everybody's to everybody. As bytes, whatever they
+// mean.
 #include <algorithm>
 #include <utility>
 

@@ -1,5 +1,6 @@
-// Floats as integers of the same size and order, so that MIN and MAX mean the same on every path: NaN wins, and -0 < +0. UCC
-// compares floats with `<`, where the outcome with a NaN depends on which rank's value comes first.
+// Floats as integers of the same size and order, so that MIN and MAX mean the same on every path:
+// NaN wins, and -0 < +0. UCC compares floats with `<`, where the outcome with a NaN depends on
+// which rank's value comes first.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,8 @@
 
 namespace torch_ucc {
 
-// TicketQueue the bits of each element into a key, in place. NaN becomes the key that MIN or MAX keeps.
+// TicketQueue the bits of each element into a key, in place. NaN becomes the key that MIN or MAX
+// keeps.
 template <typename Integer, typename Float>
 void to_ordered_keys(Float* data, std::size_t count, bool nan_is_lowest) {
   static_assert(sizeof(Integer) == sizeof(Float));

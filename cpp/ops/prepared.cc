@@ -115,7 +115,8 @@ at::Tensor copied_source(Held& held, const at::Tensor& tensor) {
 
 at::Tensor plain_source(Held& held, const at::Tensor& tensor) { return is_plain(tensor) ? tensor : copied_source(held, tensor); }
 
-// What malloc has kept it gives again without page faults, which would take most of the time of a large operation.
+// What malloc has kept it gives again without page faults, which would take most of the time of a
+// large operation.
 std::size_t share_of(std::size_t part, int ranks, const Settings& settings) {
   constexpr std::size_t kLeast = 256 << 10;      // less takes longer than page faults do
   constexpr std::size_t kMostAtOnce = 16 << 20;  // of all ranks

@@ -1,5 +1,5 @@
-// A c10d call, checked and turned into one operation of UCC or into messages. Everything that can be wrong locally is refused
-// here, by throwing before anything is sent.
+// A c10d call, checked and turned into one operation of UCC or into messages. Everything that can
+// be wrong locally is refused here, by throwing before anything is sent.
 #pragma once
 
 #include <ucc/api/ucc.h>
@@ -98,14 +98,16 @@ struct Prepared : Held {
   bool whole_sides_ = false;  // each side is one tensor, as `args` have it
 };
 
-// All but messages: where `call` says of which memory of a device the tensors are, everything is queued on the calling thread's
-// current stream, and `loads` and `store` on that of theirs; else they are on the host.
+// All but messages: where `call` says of which memory of a device the tensors are, everything is
+// queued on the calling thread's current stream, and `loads` and `store` on that of theirs; else
+// they are on the host.
 
 // Reductions.
 // Whether these can be reduced in the memory of a device. The same on all ranks.
 bool reduces_on_devices(at::TensorList tensors, const c10d::ReduceOp& op);
 Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, const Settings& settings);
-// The tensor may be on a device: then `store` queues the copies of its result on the current stream, and waits for them.
+// The tensor may be on a device: then `store` queues the copies of its result on the current
+// stream, and waits for them.
 Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c10d::ReduceOp& op);
 Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp& op, std::int64_t root, std::int64_t root_tensor,
                         const Settings& settings);
@@ -121,9 +123,9 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
 Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input, const Settings& settings);
 Prepared prepare_barrier();
 
-// Data that is only moved, in messages: from and to the tensors themselves, of any sizes, and the receiver finds out if a
-// sender has another size in mind. Of `memory`, if that is said, is a tensor on a device, which must be plain; else it is on the
-// host.
+// Data that is only moved, in messages: from and to the tensors themselves, of any sizes, and the
+// receiver finds out if a sender has another size in mind. Of `memory`, if that is said, is a
+// tensor on a device, which must be plain; else it is on the host.
 Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory = {});
 Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory = {});
 Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs, std::int64_t root);
@@ -154,7 +156,8 @@ Payload payload_of(const at::Tensor& tensor, const char* reduce_op = nullptr);
 std::size_t share_of(std::size_t part, int ranks, const Settings& settings);
 void check_root(const Call& call, std::int64_t root, std::int64_t root_tensor = 0);
 void check_same_type(const Call& call, const at::Tensor& output, const at::Tensor& input);
-// Calls `body(to, from)` for every step of an exchange of all with all: in each, every rank sends to one and receives from one.
+// Calls `body(to, from)` for every step of an exchange of all with all: in each, every rank sends
+// to one and receives from one.
 template <typename Body>
 void in_steps(const Call& call, const Body& body) {
   const int rank = call.group->rank;

@@ -1,7 +1,8 @@
 // The gate before UCC: which (dtype, reduce op) pairs are reduced, how, and which mean nothing.
 //
-// UCC finds out inside progress that it cannot reduce a pair, and then reports success with the data untouched or never ends.
-// So only pairs that it really reduces get past here; the rest is computed in a type that it can, or refused.
+// UCC finds out inside progress that it cannot reduce a pair, and then reports success with the
+// data untouched or never ends. So only pairs that it really reduces get past here; the rest is
+// computed in a type that it can, or refused.
 #pragma once
 
 #include <ucc/api/ucc.h>
@@ -21,7 +22,8 @@ struct ReduceRule {
   bool order = false;   // MIN and MAX of floats: compared as ordered integer keys, see ordered_keys.h
   bool scale = false;   // PREMUL_SUM: multiplied by the caller's factor, then summed
 
-  // Whether it can be computed in the memory of a device, too, by UCC and torch's own kernels there. The same on all ranks.
+  // Whether it can be computed in the memory of a device, too, by UCC and torch's own kernels
+  // there. The same on all ranks.
   bool works_on_devices() const { return !order && !(divide && datatype == UCC_DT_UINT64); }
 };
 

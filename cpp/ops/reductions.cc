@@ -1,5 +1,5 @@
-// Reductions: each is computed by UCC in a type that it really reduces (see reduce_rule.h), from the caller's memory where that
-// is possible and through a copy where it is not.
+// Reductions: each is computed by UCC in a type that it really reduces (see reduce_rule.h), from
+// the caller's memory where that is possible and through a copy where it is not.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -195,7 +195,8 @@ std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer,
   };
 }
 
-// Where the reduced part can be received: the output itself if it is of the right type and not part of what is sent.
+// Where the reduced part can be received: the output itself if it is of the right type and not part
+// of what is sent.
 at::Tensor landing_of(const at::Tensor& output, const Tensors& sources, const ReduceRule& rule) {
   const c10::InferenceMode below_autograd(true);
   const bool direct = is_reducible(output, rule) && std::none_of(sources.begin(), sources.end(), [&](const at::Tensor& source) {
@@ -208,8 +209,8 @@ bool are_even(const std::vector<std::uint64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](std::uint64_t count) { return count == counts.front(); });
 }
 
-// Has UCC see what belongs to the operation, and bounce buffers in place of what belongs to the caller. UCC
-// works on the memory of a device itself.
+// Has UCC see what belongs to the operation, and bounce buffers in place of what belongs to the
+// caller. UCC works on the memory of a device itself.
 void share_out(Prepared& prepared, const Call& call, const Tensors& sources, const Tensors& destinations,
                bool are_sources_buffers, bool are_destinations_buffers) {
   for (const auto& [tensors, are_buffers] :
@@ -225,7 +226,8 @@ void share_out(Prepared& prepared, const Call& call, const Tensors& sources, con
   }
 }
 
-// `all` holds the ranks' parts one after the other, `counts` elements each; this rank's result goes to `output`.
+// `all` holds the ranks' parts one after the other, `counts` elements each; this rank's result goes
+// to `output`.
 void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& output, const Staged& staged,
                      std::vector<std::uint64_t> counts, const ReduceRule& rule) {
   const at::Tensor& all = staged.values;

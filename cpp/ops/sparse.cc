@@ -1,5 +1,6 @@
-// all_reduce of sparse tensors: everybody gets everybody's indices and values, and adds them up in the order of the ranks. Those
-// of a device on the host: the call waits for its stream, as it must to know how many elements there are.
+// all_reduce of sparse tensors: everybody gets everybody's indices and values, and adds them up in
+// the order of the ranks. Those of a device on the host: the call waits for its stream, as it must
+// to know how many elements there are.
 #include <algorithm>
 #include <array>
 #include <memory>

@@ -108,8 +108,8 @@ class Local : public Op {
   const std::shared_ptr<UccTeam> team_;
 };
 
-// `channel` is that of the group of `team`. The sequence number of `call` must be final: collectives tell their messages apart
-// by it.
+// `channel` is that of the group of `team`. The sequence number of `call` must be final:
+// collectives tell their messages apart by it.
 inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared&& prepared, const std::shared_ptr<UccTeam>& team,
                                           const std::shared_ptr<Channel>& channel) {
   if (prepared.path == Path::collective) {

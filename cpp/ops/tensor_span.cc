@@ -102,10 +102,12 @@ bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
 
 namespace {
 
-// What takes longer through torch's dispatch than by itself; more bytes are better left to torch, which has threads.
+// What takes longer through torch's dispatch than by itself; more bytes are better left to torch,
+// which has threads.
 constexpr std::size_t kFewBytes = 64 << 10;
 
-// Whether `all`, which is plain, has the elements of `tensor` after the first `at`, byte for byte, and they are few.
+// Whether `all`, which is plain, has the elements of `tensor` after the first `at`, byte for byte,
+// and they are few.
 bool are_few_and_alike(const at::Tensor& tensor, const at::Tensor& all, std::int64_t at) {
   const std::size_t bytes = bytes_of(tensor);
   return bytes != 0 && bytes <= kFewBytes && at + tensor.numel() <= all.numel() && tensor.is_cpu() && all.is_cpu() &&

@@ -34,20 +34,23 @@ inline void* data_of(const at::Tensor& tensor) { return tensor.mutable_data_ptr(
 inline const void* source_of(const at::Tensor& tensor) { return tensor.const_data_ptr(); }
 inline std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }
 
-// Whether the bytes of the tensor, one after the other, are its elements: contiguous, with no conjugation or negation pending.
+// Whether the bytes of the tensor, one after the other, are its elements: contiguous, with no
+// conjugation or negation pending.
 inline bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
 // The tensor itself if it is plain, else a plain copy of what it holds now.
 at::Tensor plain(const at::Tensor& tensor);
 
-// Where the data of a tensor can be received: the tensor itself if it is plain, else a plain one of its shape.
+// Where the data of a tensor can be received: the tensor itself if it is plain, else a plain one of
+// its shape.
 at::Tensor landing_for(const at::Tensor& tensor);
 // Of plain tensors.
 bool shares_memory(const at::Tensor& a, const at::Tensor& b);
 
-// Copies as the caller's thread would: no autograd, and into inference tensors as well. For any thread. As many elements on both
-// sides, whatever their shapes.
+// Copies as the caller's thread would: no autograd, and into inference tensors as well. For any
+// thread. As many elements on both sides, whatever their shapes.
 void copy_into(const at::Tensor& destination, const at::Tensor& source);
-// The same from and to the elements of `all`, which is plain, that follow the first `at`: as many as the other tensor has.
+// The same from and to the elements of `all`, which is plain, that follow the first `at`: as many
+// as the other tensor has.
 void copy_from_part(const at::Tensor& destination, const at::Tensor& all, std::int64_t at);
 void copy_to_part(const at::Tensor& all, std::int64_t at, const at::Tensor& source);
 // Has autograd notice that a tensor which it has kept was written, as these do.

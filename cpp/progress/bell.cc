@@ -16,8 +16,8 @@
 
 namespace torch_ucc {
 
-// Shared between processes of one build on one host. What its owner writes at every call lies apart from what peers read at each
-// of theirs: else either waits for the other's cache.
+// Shared between processes of one build on one host. What its owner writes at every call lies apart
+// from what peers read at each of theirs: else either waits for the other's cache.
 struct Bell::Page {
   static constexpr std::size_t kApart = 128;  // two lines, which processors fetch together
   struct alignas(kApart) LastCall {
@@ -118,8 +118,8 @@ std::optional<Bell> Bell::of_peer(const std::string& address) {
   return bell;
 }
 
-// The sleeper announces itself and then looks at the network; who rings has written to the network and then looks for
-// sleepers. With both orders kept by the fences one of the two sees the other.
+// The sleeper announces itself and then looks at the network; who rings has written to the network
+// and then looks for sleepers. With both orders kept by the fences one of the two sees the other.
 void Bell::ring() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_sleepers();

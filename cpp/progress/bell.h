@@ -11,8 +11,9 @@
 
 namespace torch_ucc {
 
-// One process's bell, in memory that its peers on the host map as well: nothing that has a name, so nothing is left when the
-// process is killed. Ringing costs one load while nobody sleeps. Any thread.
+// One process's bell, in memory that its peers on the host map as well: nothing that has a name, so
+// nothing is left when the process is killed. Ringing costs one load while nobody sleeps. Any
+// thread.
 class Bell {
  public:
   // A bell of our own. If the system gives no shared memory, one that only this process can ring.
@@ -25,15 +26,16 @@ class Bell {
   // How a peer on this host finds it; empty if it cannot.
   std::string address() const;
 
-  // The bell at `address` of another process, or nothing: on another host, in another container, of another user, or gone.
+  // The bell at `address` of another process, or nothing: on another host, in another container, of
+  // another user, or gone.
   static std::optional<Bell> of_peer(const std::string& address);
 
   // Wakes who sleeps on it, or on each of several.
   void ring() const;
   static void ring(const std::vector<const Bell*>& bells);
 
-  // The page carries two words about its process as well, which peers can read whatever state that is in, even stopped or dead.
-  // Whether it means to stay:
+  // The page carries two words about its process as well, which peers can read whatever state that
+  // is in, even stopped or dead. Whether it means to stay:
   enum class Presence : std::uint32_t { here, leaving, left };  // leaving: of its own accord, without its peers' knowing
   void set_presence(Presence presence) const;
   Presence presence() const;
@@ -47,7 +49,8 @@ class Bell {
   void set_activity(const Activity& activity) const;
   Activity activity() const;
 
-  // A sleep in three steps, so that no ring is lost: announce it, look once more for what would be waited for, then sleep.
+  // A sleep in three steps, so that no ring is lost: announce it, look once more for what would be
+  // waited for, then sleep.
   class Sleep {
    public:
     explicit Sleep(const Bell& bell);

@@ -11,7 +11,8 @@
 
 namespace torch_ucc {
 
-// Ends once, with the first status given; later ones are ignored. All members may be called from any thread.
+// Ends once, with the first status given; later ones are ignored. All members may be called from
+// any thread.
 class Completion {
  public:
   bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
@@ -22,8 +23,8 @@ class Completion {
   // True if this call ended it. Runs what on_done() left, in this thread.
   bool complete(Status status);
 
-  // Runs `callback` once, when done: at once in this thread if it is already. The callback must neither block nor throw,
-  // nor run code of the user.
+  // Runs `callback` once, when done: at once in this thread if it is already. The callback must
+  // neither block nor throw, nor run code of the user.
   void on_done(std::function<void()> callback);
 
  private:

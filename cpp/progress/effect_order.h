@@ -35,13 +35,14 @@ class EffectOrder {
   };
   using Earlier = std::vector<Before>;
 
-  // Whether the result of an operation that has ended is still on its way to a device. Does not throw.
+  // Whether the result of an operation that has ended is still on its way to a device. Does not
+  // throw.
   using Lasts = std::function<bool()>;
 
   // The operations that an operation with these effects has to wait for. It waits for each until it
   // has ended. It waits for a message that only reads memory which the operation writes until that
-  // message has a copy of its data. An operation that has ended, but whose result is still on its way
-  // to a device, is in the list as well; its pointer may be empty.
+  // message has a copy of its data. An operation that has ended, but whose result is still on its
+  // way to a device, is in the list as well; its pointer may be empty.
   Earlier before(const Effects& effects);
 
   // All in flight that were added as collectives.
@@ -49,8 +50,8 @@ class EffectOrder {
 
   void add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective, Lasts lasts = nullptr);
 
-  // Whether no operation is in flight, and no result on its way to a device. Sees every operation that
-  // the calling thread has added.
+  // Whether no operation is in flight, and no result on its way to a device. Sees every operation
+  // that the calling thread has added.
   bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 
  private:
@@ -63,8 +64,8 @@ class EffectOrder {
     bool has_ended() const { return Before{op}.over(); }
   };
 
-  // `on_device`: the call uses memory of a device. Only such a call queries events of the device, since
-  // a query is an error while the thread captures a graph.
+  // `on_device`: the call uses memory of a device. Only such a call queries events of the device,
+  // since a query is an error while the thread captures a graph.
   void forget_ended(bool on_device) TUCC_REQUIRES(mutex_);
 
   Mutex mutex_;  // threads may call at once

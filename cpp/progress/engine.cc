@@ -23,7 +23,8 @@ void keep_forever(std::shared_ptr<Op> op) {
 
 }  // namespace
 
-// Tries to take the baton. Who leaves the block with it gives it back, then completes what ended meanwhile.
+// Tries to take the baton. Who leaves the block with it gives it back, then completes what ended
+// meanwhile.
 class Engine::BatonGuard {
  public:
   explicit BatonGuard(Engine& engine) TUCC_NO_THREAD_SAFETY_ANALYSIS : engine_(engine), held_(engine.baton_.try_lock()) {}
@@ -136,7 +137,8 @@ void Engine::start_now(std::shared_ptr<Op> op, Follow follow) {
   serve_intake();
 }
 
-// Whoever held the baton takes the intake before giving it back, but may have looked just before the last append.
+// Whoever held the baton takes the intake before giving it back, but may have looked just before
+// the last append.
 void Engine::serve_intake() {
   while (!intake_.empty()) {
     BatonGuard baton(*this);
@@ -376,9 +378,9 @@ Engine::Drove Engine::drive_for(Parker& parker, const Op* until) {
   return drove;
 }
 
-// Who waits gives way to whoever computes on its core. The background thread only yields: it shares its core with its own
-// caller, who loses more by being interrupted time and again (40 MB of gradients, 2 ranks on 2 cores: 17 ms, and 12 so), and
-// who is let in by a yield anyway.
+// Who waits gives way to whoever computes on its core. The background thread only yields: it shares
+// its core with its own caller, who loses more by being interrupted time and again (40 MB of
+// gradients, 2 ranks on 2 cores: 17 ms, and 12 so), and who is let in by a yield anyway.
 void Engine::yield(Parker& parker, Clock::time_point now, bool waits) {
   ::sched_yield();
   if (!waits) {

@@ -47,18 +47,20 @@ class Engine {
   // The engine does not own `transport`, which must outlive it; it touches it only with the baton.
   // `bell` is what wakes threads that sleep in it.
   Engine(Pollable& transport, ParkPolicy policy, Bell bell = Bell(), LossPolicy losses = {});
-  // Joins the background thread; does not wait for operations: those still in flight are kept for ever.
+  // Joins the background thread; does not wait for operations: those still in flight are kept for
+  // ever.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Takes the operation over. Never blocks. Operations of one thread start in the order it posted them.
-  // On an engine or in a domain that has failed the operation ends at once with the first error.
+  // Takes the operation over. Never blocks. Operations of one thread start in the order it posted
+  // them. On an engine or in a domain that has failed the operation ends at once with the first
+  // error.
   void post(std::shared_ptr<Op> op, Follow follow);
 
-  // Makes progress until `op` is done or the deadline passed; true if done. The deadline of the wait is not that of the
-  // operation: an operation that is not done may be waited for again. `interrupt` may be null; else it is called now and then,
-  // and what it throws leaves the wait.
+  // Makes progress until `op` is done or the deadline passed; true if done. The deadline of the
+  // wait is not that of the operation: an operation that is not done may be waited for again.
+  // `interrupt` may be null; else it is called now and then, and what it throws leaves the wait.
   bool wait(Op& op, Deadline deadline, InterruptCheck interrupt = nullptr);
 
   // post() and wait(), for a caller that does nothing between the two: it drives from the post on.
@@ -69,28 +71,29 @@ class Engine {
   // Non-blocking: true if `op` is done, which it is as soon as the engine or its domain has failed.
   bool settled(Op& op);
 
-  // For a caller who wants to see the end of `op` without wait(): the background thread drives from now on, without the moment
-  // that it else leaves to a caller who may come back. Unless it drives already, that is left for what starts slowly: woken at
-  // once it may take the core from a caller who is about to go on.
+  // For a caller who wants to see the end of `op` without wait(): the background thread drives from
+  // now on, without the moment that it else leaves to a caller who may come back. Unless it drives
+  // already, that is left for what starts slowly: woken at once it may take the core from a caller
+  // who is about to go on.
   void drive_in_background(const Op& op);
 
   // Post and wait, for operations of our own (creating a team, the barrier before closing).
   Status run(const std::shared_ptr<Op>& op);
 
-  // Fails everything in flight and everything posted from now on with `reason`, unless an earlier reason stands.
-  // Returns at once. Any thread.
+  // Fails everything in flight and everything posted from now on with `reason`, unless an earlier
+  // reason stands. Returns at once. Any thread.
   void fail(Status reason);
 
   // The same for the operations of one domain: the others go on.
   void fail(FailureDomain& domain, Status reason);
 
-  // A member of the domain is lost. The domain fails as soon as one of its operations needs something
-  // that the member never sent, or may need it and nothing arrives any more; until then operations
-  // may still end well. Returns at once. Any thread.
+  // A member of the domain is lost. The domain fails as soon as one of its operations needs
+  // something that the member never sent, or may need it and nothing arrives any more; until then
+  // operations may still end well. Returns at once. Any thread.
   void lose(FailureDomain& domain, Loss loss);
 
-  // Makes progress until no operation of `domain` is in flight; false if the deadline passed first, or the domain or the engine
-  // failed.
+  // Makes progress until no operation of `domain` is in flight; false if the deadline passed first,
+  // or the domain or the engine failed.
   bool drain(const FailureDomain& domain, Deadline deadline);
 
   // Whether requests may be left in the transport that never end: it must not be closed then.
@@ -104,11 +107,12 @@ class Engine {
   // Only valid once failed().
   const Status& failure() const { return failure_; }
 
-  // Calls `body` with the baton, if it can be had before the deadline; false if not. For handles that are made or destroyed
-  // outside an operation. `body` must not block on a peer.
+  // Calls `body` with the baton, if it can be had before the deadline; false if not. For handles
+  // that are made or destroyed outside an operation. `body` must not block on a peer.
   bool with_baton(Deadline deadline, const std::function<void(LoopToken&)>& body);
 
-  // Stops the background thread, and ends what a failure left in flight. The engine can still be driven by callers. Idempotent.
+  // Stops the background thread, and ends what a failure left in flight. The engine can still be
+  // driven by callers. Idempotent.
   void stop_background();
 
   // Operations posted and not yet completed.
@@ -121,7 +125,8 @@ class Engine {
   class Attendance;  // of a thread that waits: while one lives, the background thread leaves what is in flight to it
   using Ops = std::vector<std::shared_ptr<Op>>;
 
-  // On its way from the holder of the baton to its completion, which runs when the baton was given back.
+  // On its way from the holder of the baton to its completion, which runs when the baton was given
+  // back.
   struct Ended {
     std::shared_ptr<Op> op;
     std::optional<Status> status;  // nothing: the transport ended it, finish() is still to come

@@ -1,5 +1,5 @@
-// What becomes of operations that did not end well: the verdict on them, deadlines, lost members, and
-// the failure of a group or of all.
+// What becomes of operations that did not end well: the verdict on them, deadlines, lost members,
+// and the failure of a group or of all.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -111,8 +111,8 @@ void Engine::look_at_losses(LoopToken& token, Clock::time_point now) {
   abandon_failed(token);
 }
 
-// An operation past its deadline cannot be cancelled in UCC, and what it left behind could be matched by a later one of its
-// group: the whole group fails with it.
+// An operation past its deadline cannot be cancelled in UCC, and what it left behind could be
+// matched by a later one of its group: the whole group fails with it.
 Status Engine::time_out(const Op& op) {
   std::string why = op.waits_for();
   if (why.empty()) {
@@ -190,7 +190,8 @@ void Engine::fail(FailureDomain& domain, Status reason) {
   }
 }
 
-// A failure of the transport leaves requests behind that nobody can cancel: the group fails with the operation.
+// A failure of the transport leaves requests behind that nobody can cancel: the group fails with
+// the operation.
 Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason) {
   Status status(reason.code(), op->describe() + ": " + reason.message());
   if (status.code() == StatusCode::transport) {

@@ -8,8 +8,9 @@ namespace torch_ucc {
 
 class Engine;
 
-// Only an Engine makes one, for the thread that took its baton, and it lives as long as the baton is held.
-// Every function that touches a UCC or UCX handle takes a LoopToken&: without the baton the call does not compile.
+// Only an Engine makes one, for the thread that took its baton, and it lives as long as the baton
+// is held. Every function that touches a UCC or UCX handle takes a LoopToken&: without the baton
+// the call does not compile.
 class LoopToken {
  public:
   LoopToken(const LoopToken&) = delete;

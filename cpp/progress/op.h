@@ -38,31 +38,37 @@ class Op {
   // Posts the operation. An error ends it, and nothing of it is in flight.
   virtual Status start(LoopToken& token) = 0;
 
-  // Non-blocking. `advanced`: in flight, and something happened since the last call. Once it returned `ended`, transport_status()
-  // says how and the network is done with the buffers.
+  // Non-blocking. `advanced`: in flight, and something happened since the last call. Once it
+  // returned `ended`, transport_status() says how and the network is done with the buffers.
   virtual State poll(LoopToken& token) = 0;
   virtual Status transport_status() const = 0;
 
-  // Not ok: it ended well, says the transport, but something went wrong meanwhile that may have been its end.
+  // Not ok: it ended well, says the transport, but something went wrong meanwhile that may have
+  // been its end.
   virtual Status doubt() const { return {}; }
 
   // Of a receive: the rank that sent what came. Once done.
   virtual int source() const { return -1; }
 
-  // What is left to do on the data when the transport ended well. Runs without the baton, in the thread that drove.
+  // What is left to do on the data when the transport ended well. Runs without the baton, in the
+  // thread that drove.
   virtual Status finish() { return {}; }
 
-  // Wakes the peers on this host that sleep while they wait for this operation. Called once it was started.
+  // Wakes the peers on this host that sleep while they wait for this operation. Called once it was
+  // started.
   virtual void announce() const {}
-  // Whether every peer that this operation waits for wakes us in the same way: then we may sleep longer.
+  // Whether every peer that this operation waits for wakes us in the same way: then we may sleep
+  // longer.
   virtual bool is_announced() const { return false; }
   // How long the data itself may take once everybody is there.
   virtual microseconds patience() const { return microseconds(0); }
 
-  // Whether start() alone takes so long that who does not wait had better leave it to the background thread.
+  // Whether start() alone takes so long that who does not wait had better leave it to the
+  // background thread.
   virtual bool starts_slowly() const { return false; }
 
-  // What it waits for in this process before it can begin, for the report of a timeout; empty: nothing. Any thread.
+  // What it waits for in this process before it can begin, for the report of a timeout; empty:
+  // nothing. Any thread.
   virtual std::string waits_for() const { return {}; }
 
   // What it still needs of a member of its group that has ended, also before it was started.
@@ -137,9 +143,9 @@ class Op {
 
  protected:
   // The last look at the caller's memory: copies what the transport may still read or, if the
-  // operation goes on, what it has not sent yet. An operation with parts takes theirs back. If there
-  // is no memory for a copy, the process ends: its peers would otherwise receive what the caller
-  // writes there next.
+  // operation goes on, what it has not sent yet. An operation with parts takes theirs back. If
+  // there is no memory for a copy, the process ends: its peers would otherwise receive what the
+  // caller writes there next.
   virtual void on_taken_back(After /*after*/) noexcept {}
 
  private:

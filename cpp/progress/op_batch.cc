@@ -9,7 +9,8 @@ Status OpBatch::start(LoopToken& token) {
   under_way_.reserve(parts_.size());
   for (const auto& part : parts_) {
     if (Status started = part->start(token); !started.ok()) {
-      // Refused as the first, nothing of the batch was sent. Later, what was sent cannot be taken back.
+      // Refused as the first, nothing of the batch was sent. Later, what was sent cannot be taken
+      // back.
       const StatusCode code = under_way_.empty() ? started.code() : StatusCode::transport;
       return Status(code, part->describe() + ": " + started.message());
     }

@@ -10,8 +10,9 @@
 
 namespace torch_ucc {
 
-// Starts its parts in the order in which they were added. Ends when all have ended, with the first error of any; one of the
-// transport ends it at once. The parts have neither a deadline nor a completion of their own.
+// Starts its parts in the order in which they were added. Ends when all have ended, with the first
+// error of any; one of the transport ends it at once. The parts have neither a deadline nor a
+// completion of their own.
 class OpBatch final : public Op {
  public:
   OpBatch(FailureDomain& domain, std::string name) : domain_(domain), name_(std::move(name)) {}

@@ -1,4 +1,5 @@
-// How a thread that waits spends its time: spins briefly, then yields, then sleeps with growing pauses.
+// How a thread that waits spends its time: spins briefly, then yields, then sleeps with growing
+// pauses.
 #pragma once
 
 #include <algorithm>
@@ -56,9 +57,10 @@ class Parker {
     polls_ = 0;
   }
 
-  // Whether to poll once more instead of the pause that next() asked for, as the one poll before it took so long and may have
-  // moved data. After a second such poll in a row the next pause is a short one: a single one may have been slow only because
-  // the caches were cold after a long pause.
+  // Whether to poll once more instead of the pause that next() asked for, as the one poll before it
+  // took so long and may have moved data. After a second such poll in a row the next pause is a
+  // short one: a single one may have been slow only because the caches were cold after a long
+  // pause.
   bool moves(Clock::duration poll) {
     const bool again = std::exchange(moved_, poll >= policy_.moving);
     if (moved_ && again) {
@@ -70,14 +72,15 @@ class Parker {
   // Time to add to the yielding, for data that takes a while even when everybody is there.
   void set_patience(microseconds patience) { patience_ = patience; }
 
-  // Somebody else computes on our core: who spins or yields there is not let back for a time slice, who sleeps is when he wakes.
+  // Somebody else computes on our core: who spins or yields there is not let back for a time slice,
+  // who sleeps is when he wakes.
   void give_way(Clock::time_point until) { give_way_until_ = until; }
 
   // Polls in the coming round.
   int polls() const { return polls_ == 0 ? policy_.polls_per_round : polls_; }
 
-  // The length of the pause that next() asked for; each is longer than the last, up to pause_max. `rung`: who is waited for
-  // will ring.
+  // The length of the pause that next() asked for; each is longer than the last, up to pause_max.
+  // `rung`: who is waited for will ring.
   microseconds take_pause(bool rung = false) {
     const microseconds pause = pause_;
     pause_ = std::min(rung ? policy_.pause_max_rung : policy_.pause_max, pause + pause / 4 + microseconds(1));
@@ -94,12 +97,14 @@ class Parker {
   bool moved_ = false;
 };
 
-// The policy for `ranks` that share `cores`: with more ranks than cores nobody spins, since the peer that
-// would be waited for may need this very core (4 ranks on 2 cores, 64 B: 6629 us spinning, 11 us yielding), and nobody polls much
-// before it yields (all_reduce of 4 B: 18 us with 16 polls after a post and 8 a yield, 12.3 us with 2 and 2). Without a core to
-// spare each background thread begins on its own rank's: the kernel may wake two background threads on one core, and leave them
-// there. Where many share a core, a yield lasts until each of the others had its turn, of 100 us and more where caches are cold:
-// only a longer one was to somebody who computes (16 ranks on 2 cores, 4 B: 1090 us when 1 ms was, 840 us with 4 ms).
+// The policy for `ranks` that share `cores`: with more ranks than cores nobody spins, since the
+// peer that would be waited for may need this very core (4 ranks on 2 cores, 64 B: 6629 us
+// spinning, 11 us yielding), and nobody polls much before it yields (all_reduce of 4 B: 18 us with
+// 16 polls after a post and 8 a yield, 12.3 us with 2 and 2). Without a core to spare each
+// background thread begins on its own rank's: the kernel may wake two background threads on one
+// core, and leave them there. Where many share a core, a yield lasts until each of the others had
+// its turn, of 100 us and more where caches are cold: only a longer one was to somebody who
+// computes (16 ranks on 2 cores, 4 B: 1090 us when 1 ms was, 840 us with 4 ms).
 inline ParkPolicy fit_to_cores(ParkPolicy policy, int ranks, int cores) {
   policy.beside_caller = ranks >= cores;
   if (ranks > cores) {

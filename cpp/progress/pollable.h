@@ -12,8 +12,8 @@ class Pollable {
  public:
   virtual ~Pollable() = default;
 
-  // Non-blocking. An error means that operations of this pollable failed, without a word about which: the engine then fails
-  // all that are in flight.
+  // Non-blocking. An error means that operations of this pollable failed, without a word about
+  // which: the engine then fails all that are in flight.
   virtual Status progress(LoopToken& token) = 0;
 };
 

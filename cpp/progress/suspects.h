@@ -19,10 +19,11 @@ namespace torch_ucc {
 // reported. Of the engine, with the baton; knows nothing of time but what it is told.
 class Suspects {
  public:
-  // For so long after a peer was gone the transport's errors are put down to that, where they can be anybody's.
+  // For so long after a peer was gone the transport's errors are put down to that, where they can
+  // be anybody's.
   static constexpr std::chrono::seconds kAftermath{10};
-  // A success in doubt that somebody's end explains is held back no longer than this: members of its own group for whom it was
-  // a success may leave meanwhile, and a second later that counts.
+  // A success in doubt that somebody's end explains is held back no longer than this: members of
+  // its own group for whom it was a success may leave meanwhile, and a second later that counts.
   static constexpr milliseconds kBelief{600};
 
   struct Suspect {
@@ -44,7 +45,8 @@ class Suspects {
   bool concerns(const Status& status) const { return status.code() == StatusCode::transport && limit_.count() != 0; }
   void add(Suspect suspect) { held_.push_back(std::move(suspect)); }
 
-  // The transport said this itself, of no operation. False if that is for the caller to act on at once.
+  // The transport said this itself, of no operation. False if that is for the caller to act on at
+  // once.
   bool hold_back(Status& status) {
     if (limit_.count() == 0) {
       return false;

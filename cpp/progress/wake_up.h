@@ -23,8 +23,9 @@ class WakeUp {
   }
   bool stopped() const { return stopped_.load(std::memory_order_seq_cst); }
 
-  // From a sleep, not from a nap. The flag spares the system call while the thread is up anyway. It looks for work after it
-  // raised the flag, and here work was counted before the flag is read: one of the two sees the other.
+  // From a sleep, not from a nap. The flag spares the system call while the thread is up anyway. It
+  // looks for work after it raised the flag, and here work was counted before the flag is read: one
+  // of the two sees the other.
   void wake_if_asleep() {
     if (has_work_() && asleep_.load(std::memory_order_seq_cst)) {
       notify();
@@ -55,7 +56,8 @@ class WakeUp {
     roused_.store(false);  // it is up, and looks for work before it naps for long
   }
 
-  // Until there is work, or stopped. Called in vain, the thread forgets that before it looks for work a last time.
+  // Until there is work, or stopped. Called in vain, the thread forgets that before it looks for
+  // work a last time.
   void sleep() {
     const auto awaited = [this] { return stopped() || has_work_(); };
     std::unique_lock<std::mutex> lock(mutex_);

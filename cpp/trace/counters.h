@@ -1,4 +1,5 @@
-// How often, how much, how long: counted for each operation of a group, and each way that it may go.
+// How often, how much, how long: counted for each operation of a group, and each way that it may
+// go.
 #pragma once
 
 #include <array>
@@ -11,14 +12,16 @@
 
 namespace torch_ucc::trace {
 
-// All members may be called from any thread. Numbers read while others count may be of different moments.
+// All members may be called from any thread. Numbers read while others count may be of different
+// moments.
 class Counters {
  public:
   void called(std::int64_t bytes) {
     calls_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
   }
-  // A thread slept or made progress for so long until the operation was done. What was done already is not waited for.
+  // A thread slept or made progress for so long until the operation was done. What was done already
+  // is not waited for.
   void waited(Clock::duration duration) {
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
     waited_ns_.fetch_add(static_cast<std::uint64_t>(ns), std::memory_order_relaxed);

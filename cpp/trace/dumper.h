@@ -1,4 +1,5 @@
-// Writes the recorder to a file when something went wrong or a signal asks, whatever the threads of the process are stuck in.
+// Writes the recorder to a file when something went wrong or a signal asks, whatever the threads of
+// the process are stuck in.
 #pragma once
 
 #include <atomic>
@@ -14,8 +15,8 @@
 
 namespace torch_ucc::trace {
 
-// Owns a thread that sleeps until it is asked, and needs nobody: no baton, no interpreter, no main thread. A later file replaces
-// an earlier one of the same rank. An error is told on stderr, once.
+// Owns a thread that sleeps until it is asked, and needs nobody: no baton, no interpreter, no main
+// thread. A later file replaces an earlier one of the same rank. An error is told on stderr, once.
 class Dumper {
  public:
   // Writes to `directory`/rank<number>.json; throws StatusError if the directory cannot be made.
@@ -47,7 +48,8 @@ class Dumper {
   std::thread thread_;
 };
 
-// The dumper of this process: none until start_dumper(), which only counts the first time. Never destroyed.
+// The dumper of this process: none until start_dumper(), which only counts the first time. Never
+// destroyed.
 void start_dumper(const std::filesystem::path& directory);
 // Also at SIGUSR2; who handled that before is called after us. After start_dumper().
 void dump_at_signal();

@@ -72,8 +72,8 @@ inline const char* name(StatusCode code) {
   return "unknown";
 }
 
-// What is known when it is called. Texts are literals or else live as long as the process: a dump may read them at any time.
-// Times are nanoseconds of Clock.
+// What is known when it is called. Texts are literals or else live as long as the process: a dump
+// may read them at any time. Times are nanoseconds of Clock.
 struct CallRecord {
   std::uint64_t seq = 0;  // of the group's collectives, or of its messages
   const char* op = "";

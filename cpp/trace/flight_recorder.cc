@@ -76,8 +76,8 @@ bool FlightRecorder::lock(Slot& slot, std::uint64_t id) {
   return false;
 }
 
-// The words are stored with release and loaded with acquire, in place of fences, which the thread sanitizer does not know: who
-// sees a word of a later write then sees its odd version too.
+// The words are stored with release and loaded with acquire, in place of fences, which the thread
+// sanitizer does not know: who sees a word of a later write then sees its odd version too.
 Recording FlightRecorder::begin(const CallRecord& call) {
   if (!on_.load(std::memory_order_relaxed)) {
     return {};

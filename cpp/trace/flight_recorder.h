@@ -20,8 +20,8 @@ namespace torch_ucc::trace {
 
 class FlightRecorder;
 
-// One operation's place in the recorder; of none unless begin() gave it. Any thread; later than the end of the operation's
-// record, or after its place went to another, calls do nothing.
+// One operation's place in the recorder; of none unless begin() gave it. Any thread; later than the
+// end of the operation's record, or after its place went to another, calls do nothing.
 class Recording {
  public:
   Recording() = default;
@@ -38,8 +38,9 @@ class Recording {
   std::uint64_t id_ = 0;
 };
 
-// A ring. Recording costs a few stores: it neither allocates, nor formats, nor takes a lock; each slot has a version, odd while
-// it is written, and is read again if that changed meanwhile. All members may be called from any thread.
+// A ring. Recording costs a few stores: it neither allocates, nor formats, nor takes a lock; each
+// slot has a version, odd while it is written, and is read again if that changed meanwhile. All
+// members may be called from any thread.
 class FlightRecorder {
  public:
   static constexpr std::size_t kCapacity = 8192;  // 1 MB, and 5 to 30 ms of the smallest operations back to back
@@ -74,7 +75,8 @@ class FlightRecorder {
   // The ids of the operations that began and still have their place; from 1 to 0: none began.
   Ids held() const;
 
-  // The number by which events name the group. Closed groups are forgotten, the oldest first, when there are many.
+  // The number by which events name the group. Closed groups are forgotten, the oldest first, when
+  // there are many.
   std::uint32_t add_group(Group group);
   void close_group(std::uint32_t number);
   void note_failure(std::uint32_t number, const std::string& why);
@@ -82,8 +84,8 @@ class FlightRecorder {
   // Of this process, as its latest group says; -1 before the first.
   std::int64_t global_rank() const;
 
-  // The number of a place in the program: lines of text, innermost first. The same number for the same text; 0 when there are
-  // too many.
+  // The number of a place in the program: lines of text, innermost first. The same number for the
+  // same text; 0 when there are too many.
   std::uint32_t add_site(const std::string& text);
   std::map<std::uint32_t, std::string> sites() const;
 
@@ -94,8 +96,8 @@ class FlightRecorder {
 
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> version{0};  // twice the id of what it holds, and one while begin() writes
-    // The id until it is so far, then kHappened, the time, and for the end the result. So a change for an operation whose place
-    // went to another cannot succeed.
+    // The id until it is so far, then kHappened, the time, and for the end the result. So a change
+    // for an operation whose place went to another cannot succeed.
     std::atomic<std::uint64_t> posted{0};
     std::atomic<std::uint64_t> awaited{0};
     std::atomic<std::uint64_t> ended{0};

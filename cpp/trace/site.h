@@ -6,7 +6,8 @@
 
 namespace torch_ucc::trace {
 
-// Returns the number of FlightRecorder::add_site for the place that the calling thread is in. Null: sites are not asked for.
+// Returns the number of FlightRecorder::add_site for the place that the calling thread is in. Null:
+// sites are not asked for.
 using SiteCapture = std::uint32_t (*)();
 inline std::atomic<SiteCapture> site_capture{nullptr};
 

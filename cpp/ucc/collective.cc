@@ -238,8 +238,9 @@ void Collective::on_taken_back(After after) noexcept {
   }
 }
 
-// UCC says that it is done with the first of the pieces that are under way. After an error it says so of a request whose
-// messages are under way: they would come into memory that UCC has given to another request.
+// UCC says that it is done with the first of the pieces that are under way. After an error it says
+// so of a request whose messages are under way: they would come into memory that UCC has given to
+// another request.
 void Collective::end_first(LoopToken& token) {
   const ucc_coll_req_h request = std::exchange(requests_[ended_ % Pieces::kMaxWindow], nullptr);
   if (ErrorLog::count() == errors_seen_) {
@@ -269,7 +270,8 @@ Op::State Collective::poll(LoopToken& token) {
       break;
     }
     if (status != UCC_OK) {
-      // Whatever UCC calls it: this request and those of other pieces may still use the bounce buffers.
+      // Whatever UCC calls it: this request and those of other pieces may still use the bounce
+      // buffers.
       status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_test").message());
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }

@@ -27,10 +27,12 @@ class PieceFlow {
   PieceFlow(const PieceFlow&) = delete;
   PieceFlow& operator=(const PieceFlow&) = delete;
 
-  // Both are called with the baton and may not block; an error, always one of the transport, ends the operation.
-  // Whether the buffers hold what this piece sends: nothing while they do not. Asked again until they do, piece after piece.
+  // Both are called with the baton and may not block; an error, always one of the transport, ends
+  // the operation. Whether the buffers hold what this piece sends: nothing while they do not. Asked
+  // again until they do, piece after piece.
   virtual std::optional<Status> arrived(std::size_t piece) = 0;
-  // The buffers hold what this piece brought, and the network is done with that part of them. Once for each, piece after piece.
+  // The buffers hold what this piece brought, and the network is done with that part of them. Once
+  // for each, piece after piece.
   virtual Status ended(std::size_t piece) = 0;
 };
 
@@ -40,8 +42,8 @@ struct Part {
   std::size_t bytes = 0;
 };
 
-// How much is moved, and how to cut it: an operation whose buffers are worked on element by element can go in pieces. The same
-// on every rank, or the pieces do not match.
+// How much is moved, and how to cut it: an operation whose buffers are worked on element by element
+// can go in pieces. The same on every rank, or the pieces do not match.
 struct Pieces {
   std::size_t total = 0;         // elements of each part
   std::size_t count = 0;         // elements of a piece; 0: in one piece
@@ -50,17 +52,18 @@ struct Pieces {
   unsigned own_part = 0;         // see in_place
 
   // What the caller's memory sends and receives, if UCC may not see it: UCC is then given memory of
-  // the operation, a bounce buffer, in which the shares that a piece has of the parts lie one after the
-  // other. With pieces, all parts have `total` elements. A side without parts is memory of the
+  // the operation, a bounce buffer, in which the shares that a piece has of the parts lie one after
+  // the other. With pieces, all parts have `total` elements. A side without parts is memory of the
   // operation already: what the arguments say.
   std::vector<Part> sources{};
   std::vector<Part> destinations{};
-  // What is sent lies in the bounce buffer of what is received, as UCC's collectives in place want it: at
-  // the place of part `own_part`.
+  // What is sent lies in the bounce buffer of what is received, as UCC's collectives in place want
+  // it: at the place of part `own_part`.
   bool in_place = false;
 
-  // Who fills and empties the buffers meanwhile; it lives as long as they do. Null: they are filled before the operation starts.
-  // What it makes wait depends on this rank alone: how the operation is cut does not.
+  // Who fills and empties the buffers meanwhile; it lives as long as they do. Null: they are filled
+  // before the operation starts. What it makes wait depends on this rank alone: how the operation
+  // is cut does not.
   PieceFlow* flow = nullptr;
 
   static constexpr unsigned kMaxWindow = 8;

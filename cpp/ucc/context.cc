@@ -14,8 +14,8 @@ namespace torch_ucc {
 
 void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, const NamedValues& ucx) {
   token.check();
-  // With the default UCC looks at the network on every 1000th call only while it has no task: a driver that sleeps between
-  // calls would keep a peer waiting for a second.
+  // With the default UCC looks at the network on every 1000th call only while it has no task: a
+  // driver that sleeps between calls would keep a peer waiting for a second.
   NamedValues all{{"THROTTLE_PROGRESS", "0"}};
   all.insert(all.end(), options.begin(), options.end());
   const UccContextConfig config = read_ucc_context_config(all);

@@ -21,12 +21,14 @@ class UccContext : public CountingPollable {
   UccContext(const UccContext&) = delete;
   UccContext& operator=(const UccContext&) = delete;
 
-  // Blocks until all processes of `oob` called it or the deadline of `oob` passed. Throws StatusError; the object is then
-  // empty again. `options` as read_ucc_context_config() takes them; `ucx` are UCX's for the worker that UCC makes, without UCX_.
+  // Blocks until all processes of `oob` called it or the deadline of `oob` passed. Throws
+  // StatusError; the object is then empty again. `options` as read_ucc_context_config() takes them;
+  // `ucx` are UCX's for the worker that UCC makes, without UCX_.
   void create(LoopToken& token, Oob& oob, const NamedValues& options, const NamedValues& ucx);
 
-  // Collective over the processes of the context, and unbounded: UCC flushes every endpoint and waits for the peers. A
-  // caller that needs a bound calls it in a thread it can leave behind. Every team on it must be gone.
+  // Collective over the processes of the context, and unbounded: UCC flushes every endpoint and
+  // waits for the peers. A caller that needs a bound calls it in a thread it can leave behind.
+  // Every team on it must be gone.
   void destroy(LoopToken& token);
 
   Status progress(LoopToken& token) override;

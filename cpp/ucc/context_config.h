@@ -12,9 +12,9 @@ namespace torch_ucc {
 
 using UccContextConfig = UniqueHandle<ucc_context_config_h, ucc_context_config_release>;
 
-// Starts UCC if it was not. Options are named as in the environment, without UCC_: NET_DEVICES is one of the context,
-// TL_UCP_TUNE one of its component tl/ucp. Throws StatusError that names an option which is none of a context: UCC reads
-// others once for the process.
+// Starts UCC if it was not. Options are named as in the environment, without UCC_: NET_DEVICES is
+// one of the context, TL_UCP_TUNE one of its component tl/ucp. Throws StatusError that names an
+// option which is none of a context: UCC reads others once for the process.
 UccContextConfig read_ucc_context_config(const NamedValues& options);
 
 // `ucx` with a TLS that has no cma, whoever named the transports. Where a rank is killed, a read by cma

@@ -6,14 +6,16 @@
 
 namespace torch_ucc {
 
-// When a message to a rank that died fails, UCC may end the collective with UCC_OK and untouched data (all_reduce of 64 bytes
-// over TCP), and say so in its log only. So what ended while UCC logged an error is not believed before it is known who is gone.
+// When a message to a rank that died fails, UCC may end the collective with UCC_OK and untouched
+// data (all_reduce of 64 bytes over TCP), and say so in its log only. So what ended while UCC
+// logged an error is not believed before it is known who is gone.
 //
-// UCC exports its log's hook without declaring it. Where it does not, or UCC_LOG_LEVEL=fatal keeps errors from it, nothing is
-// heard.
+// UCC exports its log's hook without declaring it. Where it does not, or UCC_LOG_LEVEL=fatal keeps
+// errors from it, nothing is heard.
 class ErrorLog {
  public:
-  // From now on; idempotent. UCC must have been called before: it asks the newest hook first, and its own prints.
+  // From now on; idempotent. UCC must have been called before: it asks the newest hook first, and
+  // its own prints.
   static void listen();
 
   // How many errors were captured so far; any thread.
@@ -21,7 +23,8 @@ class ErrorLog {
   // The first after the first `before` of them, which is nearest to the cause.
   static std::string first_since(std::uint64_t before);
 
-  // While it lives, what this thread makes UCC log as an error is counted and not printed: it is in the message of what fails.
+  // While it lives, what this thread makes UCC log as an error is counted and not printed: it is in
+  // the message of what fails.
   class Capture {
    public:
     Capture();

@@ -11,8 +11,9 @@
 namespace torch_ucc {
 namespace {
 
-// How long the rank that may host the store stays for the others, which have all published, and no longer than half of what is
-// left: whoever waits for the end of the context gives it up at the deadline.
+// How long the rank that may host the store stays for the others, which have all published, and no
+// longer than half of what is left: whoever waits for the end of the context gives it up at the
+// deadline.
 constexpr std::chrono::seconds kForReaders{1};
 
 }  // namespace

@@ -15,7 +15,8 @@
 
 namespace torch_ucc {
 
-// UCC calls it while a context is created and while it is destroyed, so it must outlive the context. One call at a time.
+// UCC calls it while a context is created and while it is destroyed, so it must outlive the
+// context. One call at a time.
 class Oob {
  public:
   // `prefix` begins every key and must be new for this context.
@@ -35,8 +36,9 @@ class Oob {
   // What ends them earlier: see bootstrap/backoff.h.
   void set_give_up(GiveUp give_up) { give_up_ = std::move(give_up); }
 
-  // From now on a store that is gone counts as a peer that is done: the process that hosted it has left already. Rank 0, which
-  // hosts it where no launcher does, stays until the others have read too, for a second at most.
+  // From now on a store that is gone counts as a peer that is done: the process that hosted it has
+  // left already. Rank 0, which hosts it where no launcher does, stays until the others have read
+  // too, for a second at most.
   void set_closing() { closing_ = true; }
 
   // Throws why UCC was told that an exchange failed, if one was: UCC itself keeps only a number.

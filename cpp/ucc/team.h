@@ -27,9 +27,9 @@ struct Bells {
 
 class UccTeam {
  public:
-  // `id` is 1..kMaxId, and unlike that of any other live team of the context. `members` are positions in the context, by
-  // rank of the team; `rank` is ours. Creating it involves the members only, and on tl_ucp sends nothing.
-  // `domain` is what its operations fail with.
+  // `id` is 1..kMaxId, and unlike that of any other live team of the context. `members` are
+  // positions in the context, by rank of the team; `rank` is ours. Creating it involves the members
+  // only, and on tl_ucp sends nothing. `domain` is what its operations fail with.
   UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells, std::shared_ptr<FailureDomain> domain);
   // Leaks the team unless destroy() was called: there is no baton here.
   ~UccTeam() = default;
@@ -52,14 +52,16 @@ class UccTeam {
   FailureDomain& domain() const { return *domain_; }
   std::uint16_t id() const { return id_; }
 
-  // UCC matches collectives by the order in which a team initialises them, and a large one is initialised piece by piece.
-  // So each initialises in its turn.
+  // UCC matches collectives by the order in which a team initialises them, and a large one is
+  // initialised piece by piece. So each initialises in its turn.
   TicketQueue& tickets() { return tickets_; }
-  // The same for calls that are compared between the ranks first: those that passed start in the order of the calls.
+  // The same for calls that are compared between the ranks first: those that passed start in the
+  // order of the calls.
   TicketQueue& check_tickets() { return check_tickets_; }
 
-  // Whether an operation whose pieces have so many bytes may start beside what is posted, which large ones of one host would hold
-  // up. Those that come after it wait as well, in the order of their tickets. Where not all members ring nothing is held back.
+  // Whether an operation whose pieces have so many bytes may start beside what is posted, which
+  // large ones of one host would hold up. Those that come after it wait as well, in the order of
+  // their tickets. Where not all members ring nothing is held back.
   bool has_room_for(LoopToken& token, std::size_t bytes) const {
     token.check();
     return moving_ == 0 || bytes <= kSmall || moving_ + bytes <= kMostOnHost || !bells_.complete;

@@ -21,8 +21,8 @@ struct ChannelMember {
 
 class Channel {
  public:
-  // `group` is 1..TagLayout::kMaxGroup, and unlike that of any other channel ever made on the worker, or TagLayout::kNotes.
-  // `members` by rank. `domain` is what its operations fail with.
+  // `group` is 1..TagLayout::kMaxGroup, and unlike that of any other channel ever made on the
+  // worker, or TagLayout::kNotes. `members` by rank. `domain` is what its operations fail with.
   Channel(UcxWorker& worker, std::uint16_t group, std::vector<ChannelMember> members, int rank,
           std::shared_ptr<FailureDomain> domain)
       : worker_(worker),

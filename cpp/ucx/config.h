@@ -12,8 +12,8 @@ namespace torch_ucc {
 
 using UcxConfig = UniqueHandle<ucp_config_t*, ucp_config_release>;
 
-// Reads what UCC reads for its own worker (UCC_UCX_* before UCX_*), so that UCX decides alike for ours. Throws StatusError that
-// names an option which UCX refuses.
+// Reads what UCC reads for its own worker (UCC_UCX_* before UCX_*), so that UCX decides alike for
+// ours. Throws StatusError that names an option which UCX refuses.
 inline UcxConfig read_ucx_config(const NamedValues& options) {
   UcxConfig config;
   throw_if_error(from_ucx(ucp_config_read("UCC", nullptr, config.out()), "ucp_config_read"));

@@ -184,7 +184,8 @@ void Messages::post(LoopToken& token, Slot& slot) {
   if (request == nullptr || UCS_PTR_IS_ERR(request)) {
     ended(slot, UCS_PTR_STATUS(request), nullptr);
   }
-  // The peer may sleep until this: a receiver for the data, a sender of a large message for somebody to take it.
+  // The peer may sleep until this: a receiver for the data, a sender of a large message for
+  // somebody to take it.
   if (message.peer == Message::kAnyRank) {
     channel_->ring_all();
   } else {

@@ -1,4 +1,5 @@
-// One operation made of messages to and from ranks of a group: a send, a receive, or a collective that only moves data.
+// One operation made of messages to and from ranks of a group: a send, a receive, or a collective
+// that only moves data.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -27,20 +28,21 @@ struct Message {
   void* data = nullptr;  // `bytes` of it
   std::size_t bytes = 0;
   bool is_callers = true;  // false: the memory belongs to the operation, and needs no lease
-  // Nothing for memory of the host, which is copied within a Use of the operation's lease, and never
-  // seen by UCX. Else a type that UcxWorker::memory_type() knows: UCX works on that memory itself,
-  // which must live until the operation was dropped.
+  // Nothing for memory of the host, which is copied within a Use of the operation's lease, and
+  // never seen by UCX. Else a type that UcxWorker::memory_type() knows: UCX works on that memory
+  // itself, which must live until the operation was dropped.
   std::optional<ucs_memory_type_t> direct{};
 };
 
-// What an operation goes on with once all its messages have ended well: nothing, if that was all. Runs with the baton: it neither
-// blocks nor sends. Throws StatusError to end the operation.
+// What an operation goes on with once all its messages have ended well: nothing, if that was all.
+// Runs with the baton: it neither blocks nor sends. Throws StatusError to end the operation.
 using NextRound = std::function<std::vector<Message>()>;
 
-// Messages of one sender with one tag are received in the order in which they were sent. A message of another size than the
-// receive that it meets ends the receive with an error (invalid), and costs the group nothing else. At most kWindow messages of
-// an operation are under way at once, in the order of the list, so that neither memory nor the network is flooded by the many
-// peers of a large group.
+// Messages of one sender with one tag are received in the order in which they were sent. A message
+// of another size than the receive that it meets ends the receive with an error (invalid), and
+// costs the group nothing else. At most kWindow messages of an operation are under way at once, in
+// the order of the list, so that neither memory nor the network is flooded by the many peers of a
+// large group.
 class Messages : public Op {
  public:
   static constexpr std::size_t kWindow = 64;
@@ -112,7 +114,8 @@ class Messages : public Op {
   Status status_;
 };
 
-// Until everything that this process has sent is with its peers: to be done by all before a worker is destroyed.
+// Until everything that this process has sent is with its peers: to be done by all before a worker
+// is destroyed.
 class FlushWorker final : public Op {
  public:
   FlushWorker(UcxWorker& worker, FailureDomain& domain) : worker_(worker), domain_(domain) {}

@@ -11,9 +11,9 @@
 
 namespace torch_ucc {
 
-// UCC does not show its worker. This is one of our own with the features, environment and options that UCC gives to its own, so
-// that UCX decides alike; it sends nothing. It belongs to the thread that made it and shares nothing with an engine, so no
-// baton is needed. Members throw StatusError.
+// UCC does not show its worker. This is one of our own with the features, environment and options
+// that UCC gives to its own, so that UCX decides alike; it sends nothing. It belongs to the thread
+// that made it and shares nothing with an engine, so no baton is needed. Members throw StatusError.
 class TransportProbe {
  public:
   explicit TransportProbe(const NamedValues& options);

@@ -2,8 +2,9 @@
 //
 //   space 1 | group 15 | source rank 16 | tag 32
 //
-// The space keeps what users send apart from what collectives send, so any 32-bit tag is free for users. Groups have ids of
-// their own that are never used twice on a context, so a late message of an old group matches nothing.
+// The space keeps what users send apart from what collectives send, so any 32-bit tag is free for
+// users. Groups have ids of their own that are never used twice on a context, so a late message of
+// an old group matches nothing.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Our own UCX worker: point-to-point messages and the collectives that are made of them. UCC does not share its own.
+// Our own UCX worker: point-to-point messages and the collectives that are made of them. UCC does
+// not share its own.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -17,13 +18,15 @@
 
 namespace torch_ucc {
 
-// Touched with the baton only, but for the constructor and address(). Endpoints are made at the first message to a peer, which
-// involves nobody else.
+// Touched with the baton only, but for the constructor and address(). Endpoints are made at the
+// first message to a peer, which involves nobody else.
 class UcxWorker : public CountingPollable {
  public:
-  // Throws StatusError. `options` as read_ucx_config() takes them; with those that UCC gets it chooses the same transports.
+  // Throws StatusError. `options` as read_ucx_config() takes them; with those that UCC gets it
+  // chooses the same transports.
   explicit UcxWorker(const NamedValues& options = {});
-  // Leaks worker and endpoints unless it was never used or destroy() was called: peers may still write to what was posted.
+  // Leaks worker and endpoints unless it was never used or destroy() was called: peers may still
+  // write to what was posted.
   ~UcxWorker() override;
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
@@ -33,8 +36,8 @@ class UcxWorker : public CountingPollable {
   // By position in the context. Once, before the first message.
   void set_peers(std::vector<std::string> addresses);
 
-  // By UCX's name for it: a type of memory in which messages may be, which is up to its transports; nothing for others. Any
-  // thread, always the same.
+  // By UCX's name for it: a type of memory in which messages may be, which is up to its transports;
+  // nothing for others. Any thread, always the same.
   std::optional<ucs_memory_type_t> memory_type(const std::string& name) const;
 
   // Throws StatusError.
@@ -46,14 +49,16 @@ class UcxWorker : public CountingPollable {
 
   Status progress(LoopToken& token) override;
 
-  // The text of a note that a peer has sent, if one is there: a message for which nobody waits, sent on a channel of the group
-  // TagLayout::kNotes as its rank 0, with Space::collective and tag 0. It is at most kMaxNote bytes long.
+  // The text of a note that a peer has sent, if one is there: a message for which nobody waits,
+  // sent on a channel of the group TagLayout::kNotes as its rank 0, with Space::collective and tag
+  // 0. It is at most kMaxNote bytes long.
   std::optional<std::string> take_note(LoopToken& token);
   static constexpr std::size_t kMaxNote = 4096;
 
   // Local. Everything must have been flushed, on all processes: see FlushWorker.
   void destroy(LoopToken& token);
-  // Beside peers that are stuck: only if no message was ever sent and none is being received. It must not be used afterwards.
+  // Beside peers that are stuck: only if no message was ever sent and none is being received. It
+  // must not be used afterwards.
   void destroy_if_unused(LoopToken& token);
 
  private:

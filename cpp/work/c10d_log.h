@@ -1,4 +1,5 @@
-// What the logger hears that a program registered with c10d (C10dLogger::registerLogger), if it did.
+// What the logger hears that a program registered with c10d (C10dLogger::registerLogger), if it
+// did.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace torch_ucc {
 
-// That an operation failed, of the group with this number in the flight recorder. The names of the fields are those that torch's
-// own backends use. Any thread.
+// That an operation failed, of the group with this number in the flight recorder. The names of the
+// fields are those that torch's own backends use. Any thread.
 void log_failure(std::uint32_t group, const Op& op, const Status& status);
 
 }  // namespace torch_ucc

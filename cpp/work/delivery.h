@@ -8,9 +8,10 @@
 
 namespace torch_ucc {
 
-// Runs jobs in threads of its own, never in one that makes progress: a callback may block, wait for another operation or need
-// the GIL. While all threads are busy another one is started, up to kMaxThreads, so that a callback which waits for the future
-// of a later operation does not hold up that future.
+// Runs jobs in threads of its own, never in one that makes progress: a callback may block, wait for
+// another operation or need the GIL. While all threads are busy another one is started, up to
+// kMaxThreads, so that a callback which waits for the future of a later operation does not hold up
+// that future.
 class Delivery {
  public:
   static constexpr std::size_t kMaxThreads = 16;

@@ -9,7 +9,8 @@
 
 namespace torch_ucc {
 
-// ValueError and NotImplementedError for calls that were wrong; DistBackendError, a RuntimeError, for everything else.
+// ValueError and NotImplementedError for calls that were wrong; DistBackendError, a RuntimeError,
+// for everything else.
 [[noreturn]] inline void throw_for_user(const Status& status) {
   switch (status.code()) {
     case StatusCode::invalid:

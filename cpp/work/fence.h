@@ -10,8 +10,8 @@ class Fence {
  public:
   explicit Fence(const c10::Stream& stream) : stream_(stream), event_(stream.device_type()) {}
 
-  // Puts it behind all that is queued on its stream by now. Once; the other members may be called from any thread after that,
-  // or if it is never called.
+  // Puts it behind all that is queued on its stream by now. Once; the other members may be called
+  // from any thread after that, or if it is never called.
   void raise() { event_.record(stream_); }
   bool raised() const { return event_.was_marked_for_recording(); }
 

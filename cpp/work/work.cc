@@ -21,7 +21,8 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   return devices;
 }
 
-// A sparse result was allocated on the stream that brought it, of which its memory would be used anew though others still read.
+// A sparse result was allocated on the stream that brought it, of which its memory would be used
+// anew though others still read.
 void use_on_current_stream(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_sparse() || tensor.device().is_cpu()) {
     return;

@@ -30,11 +30,12 @@ struct WorkHome {
   std::array<trace::CountersByRoute, kOperations> counters{};
 };
 
-// Dropping it does not end the operation. All members may be called from any thread; none needs the GIL.
+// Dropping it does not end the operation. All members may be called from any thread; none needs the
+// GIL.
 class UccWork final : public c10d::Work {
  public:
-  // What a call of c10d came to. `title` names it in profiles, null where nobody profiles: the base class would prepare for it
-  // all the same. `inputs` go there if they are not the outputs.
+  // What a call of c10d came to. `title` names it in profiles, null where nobody profiles: the base
+  // class would prepare for it all the same. `inputs` go there if they are not the outputs.
   struct Parts {
     std::shared_ptr<Op> op;    // what to wait for: null if nothing had to be sent, a batch if the call was coalesced
     std::shared_ptr<Op> part;  // the call's own operation within a batch, else null
@@ -52,7 +53,8 @@ class UccWork final : public c10d::Work {
     bool ended_well() const { return ended() && (op == nullptr || op->completion().status().ok()); }
     void synchronize() const;      // once it has ended well
     void wait_for_fences() const;  // the current stream does, however it ended
-    // Makes progress until it has ended or the deadline has passed: of wait() what goes before a look at how it ended.
+    // Makes progress until it has ended or the deadline has passed: of wait() what goes before a
+    // look at how it ended.
     void drive(const WorkHome& home, Deadline deadline) const;
     // The same of an operation that is to be posted, without a deadline. When an exception ends it,
     // a signal's, the operation goes on for the sake of its peers, without the memory of its
@@ -70,19 +72,20 @@ class UccWork final : public c10d::Work {
   void synchronize() override;      // the current stream waits for the outputs, if it has ended well
   int sourceRank() const override;  // of a receive from any source, once done
 
-  // Drives progress itself where it can, until the part of the host is done; the rest is for the current stream to wait for.
-  // With a `timeout` (0: none) the outputs are there when it returns. It bounds this wait only: it throws when that passes, the
-  // operation goes on and may be waited for again. Throws what the operation failed with.
+  // Drives progress itself where it can, until the part of the host is done; the rest is for the
+  // current stream to wait for. With a `timeout` (0: none) the outputs are there when it returns.
+  // It bounds this wait only: it throws when that passes, the operation goes on and may be waited
+  // for again. Throws what the operation failed with.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
 
-  // Completes with the tensors, or with the error, on a thread of `delivery`; streams wait for tensors on devices, as with any
-  // future.
+  // Completes with the tensors, or with the error, on a thread of `delivery`; streams wait for
+  // tensors on devices, as with any future.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
   std::uint64_t getSequencenumber() const override { return parts_.seq; }
 
-  // Milliseconds from when it was given to the transport to its end. Throws before that, and when the flight recorder no longer
-  // has it.
+  // Milliseconds from when it was given to the transport to its end. Throws before that, and when
+  // the flight recorder no longer has it.
   float getDuration() const override;
 
  private:

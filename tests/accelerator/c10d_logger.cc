@@ -1,4 +1,5 @@
-// A logger of c10d, as a cluster's own: writes what it is told to a file, a line `name=value` for each field.
+// A logger of c10d, as a cluster's own: writes what it is told to a file, a line `name=value` for
+// each field.
 #include <fstream>
 #include <memory>
 #include <string>

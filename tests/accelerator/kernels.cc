@@ -1,5 +1,5 @@
-// The operators that the tests use. Each is queued on the current stream of its tensor's device, and works on memory where it is
-// when its time comes: nothing keeps it alive meanwhile.
+// The operators that the tests use. Each is queued on the current stream of its tensor's device,
+// and works on memory where it is when its time comes: nothing keeps it alive meanwhile.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/CPUFallback.h>
@@ -179,7 +179,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", &record_stream);
 }
 
-// All others are computed on the host once the stream has come to them, and copied back: what a training needs.
+// All others are computed on the host once the stream has come to them, and copied back: what a
+// training needs.
 void on_the_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_host>()); }

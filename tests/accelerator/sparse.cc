@@ -1,5 +1,5 @@
-// Sparse tensors. What torch does with indices and values asks for no device, so its functions for the CPU serve; what looks at
-// elements is computed on the host.
+// Sparse tensors. What torch does with indices and values asks for no device, so its functions for
+// the CPU serve; what looks at elements is computed on the host.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

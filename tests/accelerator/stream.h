@@ -48,7 +48,8 @@ class Stream {
 // The longest delay of a kernel; each is delayed at random.
 void set_delay(int microseconds);
 
-// So many more copies to pinned memory come to their end, and others wait there; any number if it is negative, as at first.
+// So many more copies to pinned memory come to their end, and others wait there; any number if it
+// is negative, as at first.
 void let_arrive(int copies);
 void wait_to_arrive();
 

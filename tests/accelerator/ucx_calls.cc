@@ -1,5 +1,6 @@
-// Stands before the calls of UCX that move messages, in a process that loads this library for all before UCX: counts those that
-// have to do with memory of a device, by the device that is current in the calling thread.
+// Stands before the calls of UCX that move messages, in a process that loads this library for all
+// before UCX: counts those that have to do with memory of a device, by the device that is current
+// in the calling thread.
 #include <dlfcn.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-// A stranger, or a peer out of its mind, on the port of the life lines. The first byte says which, the second how much it sends
-// at a time.
+// A stranger, or a peer out of its mind, on the port of the life lines. The first byte says which,
+// the second how much it sends at a time.
 #include <poll.h>
 #include <sys/socket.h>
 

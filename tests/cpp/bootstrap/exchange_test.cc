@@ -104,7 +104,8 @@ TEST(Exchange, CostsRanksInThreadsAFewOperationsEach) {
   }
 }
 
-// In one thread, so the gets can be counted too: one while somebody is missing, one when all are there.
+// In one thread, so the gets can be counted too: one while somebody is missing, one when all are
+// there.
 TEST(Exchange, Costs10000RanksTheSame) {
   constexpr int kRanks = 10000;
   FakeJob job(kRanks);

@@ -39,7 +39,8 @@ struct Group {
 
   bool has_come(int rank) const { return job.server.find("g/barrier/" + std::to_string(rank)).has_value(); }
 
-  // `ranks` come, and rank 0 with them, with `how`: it looks when the others are there, or it might not see one that is slow.
+  // `ranks` come, and rank 0 with them, with `how`: it looks when the others are there, or it might
+  // not see one that is slow.
   void come(const std::vector<int>& ranks, How how) {
     job.run(ranks, [&](int rank, FakeKvStore&) {
       How mine{.limit = kLong, .wait_all_ranks = how.wait_all_ranks, .number = how.number};
@@ -199,7 +200,8 @@ TEST(MonitoredBarrier, ALimitOfNothingEndsOnRank0BeforeItAsksAnybody) {
 
 TEST(MonitoredBarrier, WithoutRank0TheOthersEndByThemselves) {
   Group group(2);
-  // Less than nothing: the time that the others give rank 0 beyond their limit is longer than a test should take.
+  // Less than nothing: the time that the others give rank 0 beyond their limit is longer than a
+  // test should take.
   const Status status = group.enter(1, {.limit = -kLong});
   EXPECT_EQ(status.code(), StatusCode::timeout);
   EXPECT_EQ(status.message(), "Rank 1 timed out in monitoredBarrier: rank 0 has not passed it after -60000 ms");

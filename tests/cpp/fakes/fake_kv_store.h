@@ -1,4 +1,5 @@
-// A store in memory that any number of ranks share, each through a client of its own that counts and can be told to fail.
+// A store in memory that any number of ranks share, each through a client of its own that counts
+// and can be told to fail.
 #pragma once
 
 #include <algorithm>

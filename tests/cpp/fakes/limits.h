@@ -1,4 +1,5 @@
-// How long a test waits for what must happen: only to tell a hang from slowness, so no load can make a test fail.
+// How long a test waits for what must happen: only to tell a hang from slowness, so no load can
+// make a test fail.
 #pragma once
 
 #include "base/deadline.h"

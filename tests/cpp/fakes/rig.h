@@ -34,8 +34,8 @@ inline bool ends_by_itself(FakeOp& op) {
   return ended->get_future().wait_for(kHardLimit) == std::future_status::ready;
 }
 
-// Whether the baton can be had while the caller goes on: not if the caller holds it. Another thread asks, for as long as it
-// takes others to give it back.
+// Whether the baton can be had while the caller goes on: not if the caller holds it. Another thread
+// asks, for as long as it takes others to give it back.
 inline bool baton_is_free(Engine& engine) {
   bool had = false;
   std::thread([&] { had = engine.with_baton(Deadline::after(std::chrono::seconds(20)), [](LoopToken&) {}); }).join();

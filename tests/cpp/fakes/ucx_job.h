@@ -1,4 +1,5 @@
-// Ranks of a group in one process: real UCX workers, each with an engine of its own, driven in turn by the test's thread.
+// Ranks of a group in one process: real UCX workers, each with an engine of its own, driven in turn
+// by the test's thread.
 #pragma once
 
 #include <algorithm>
@@ -77,7 +78,8 @@ class UcxJob {
     }
   }
 
-  // With messages left in flight the workers are left as they are, as in a process that ends in disorder.
+  // With messages left in flight the workers are left as they are, as in a process that ends in
+  // disorder.
   ~UcxJob() {
     const bool idle = std::all_of(ranks_.begin(), ranks_.end(), [](Rank& rank) { return rank.outstanding() == 0; });
     for (std::size_t i = 0; idle && i < ranks_.size(); ++i) {

@@ -17,7 +17,8 @@ std::vector<std::string> hosts_with(const std::vector<std::size_t>& counts) {
   return names;
 }
 
-// Who hears of it when those of one host tell nothing any more: whoever is reached over lines between the others.
+// Who hears of it when those of one host tell nothing any more: whoever is reached over lines
+// between the others.
 std::size_t reached(const LinePlan& plan, const std::vector<std::string>& names, const std::string& gone, std::size_t* steps) {
   std::vector<std::set<std::uint64_t>> lines(names.size());
   for (std::uint64_t from = 0; from < names.size(); ++from) {

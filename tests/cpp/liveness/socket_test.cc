@@ -62,7 +62,8 @@ TEST(Socket, IsWatchedOver) {
   EXPECT_EQ(value, 1);
 }
 
-// A child that lives on must not hide that its parent was killed: here the parent's end is closed instead.
+// A child that lives on must not hide that its parent was killed: here the parent's end is closed
+// instead.
 TEST(Socket, IsNotKeptByAForkedChild) {
   Connected pair;
   const pid_t child = ::fork();

@@ -1,4 +1,5 @@
-// The engine when operations fail, never end, or are given up. `freed` counts operations whose buffers were let go.
+// The engine when operations fail, never end, or are given up. `freed` counts operations whose
+// buffers were let go.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -41,7 +42,7 @@ void expect_failed(Rig& rig, FailureDomain& domain, StatusCode code, const std::
   EXPECT_TRUE(rig.engine.run(make_op({})).ok());
 }
 
-// --- one operation fails, the engine goes on -----------------------------------------------------------------------------
+// --- one operation fails, the engine goes on
 
 TEST(EngineFailure, AnOperationThatIsRefusedEndsAlone) {
   Rig rig;
@@ -81,7 +82,7 @@ TEST(EngineFailure, AResultThatCannotBeStoredFailsItsOperationAlone) {
   EXPECT_FALSE(rig.engine.failed());
 }
 
-// --- its group fails with it ---------------------------------------------------------------------------------------------
+// --- its group fails with it
 
 TEST(EngineFailure, AnOperationPastItsDeadlineFailsItsFailureDomain) {
   FailureDomain domain("group");
@@ -235,7 +236,7 @@ TEST(EngineFailure, DrainOfAFailedEngineSaysSo) {
   EXPECT_FALSE(rig.engine.drain(domain, hard_limit()));
 }
 
-// --- memory of the caller ------------------------------------------------------------------------------------------------
+// --- memory of the caller
 
 TEST(EngineFailure, TheCallersMemoryIsTakenBackBeforeAFailureIsReported) {
   for (const bool driven : {true, false}) {
@@ -305,7 +306,7 @@ TEST(EngineFailure, AnOperationThatGoesOnAloneEndsWithoutItsResult) {
   EXPECT_TRUE(rig.engine.run(make_op({})).ok());
 }
 
-// --- what the network may still touch is never freed ---------------------------------------------------------------------
+// --- what the network may still touch is never freed
 
 TEST(EngineFailure, WhatTheTransportLetsGoOfIsDropped) {
   FailureDomain domain("group");
@@ -415,7 +416,7 @@ TEST(EngineFailure, ATimeoutFailsItsFailureDomainOnlyAndTellsWhatIsSeenOfTheOthe
   EXPECT_TRUE(rig.engine.run(make_op({})).ok());
 }
 
-// --- callbacks never run under the baton, however an operation ends ------------------------------------------------------
+// --- callbacks never run under the baton, however an operation ends
 
 class CallbackAfterFailure : public testing::Test {
  protected:

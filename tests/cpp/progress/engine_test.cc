@@ -1,4 +1,5 @@
-// The engine while all is well: see also engine_background_test.cc, engine_failure_test.cc and engine_threads_test.cc.
+// The engine while all is well: see also engine_background_test.cc, engine_failure_test.cc and
+// engine_threads_test.cc.
 #include "progress/engine.h"
 
 #include <gtest/gtest.h>

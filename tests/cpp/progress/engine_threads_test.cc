@@ -149,7 +149,7 @@ TEST(EngineThreads, ClosingWhileOthersPostEndsEverything) {
   }
 }
 
-// --- what the background thread costs ------------------------------------------------------------------------------------
+// --- what the background thread costs
 
 struct Activity {
   long long cpu_ns = 0;

@@ -47,7 +47,7 @@ class OpBatchTest : public testing::Test {
   std::vector<FakeOp*> parts_;  // kept by the batch
 };
 
-// --- all is well ---------------------------------------------------------------------------------------------------------
+// --- all is well
 
 TEST_F(OpBatchTest, StartsItsPartsOnceInTheOrderInWhichTheyWereAdded) {
   std::vector<int> order;
@@ -169,7 +169,7 @@ TEST_F(OpBatchTest, ItsPartsAreNeitherPostedNorCompleted) {
   EXPECT_EQ(freed(), 1);
 }
 
-// --- a part fails --------------------------------------------------------------------------------------------------------
+// --- a part fails
 
 TEST_F(OpBatchTest, ReportsTheFirstErrorOnceAllHaveEnded) {
   add({.name = "a", .polls = 40, .transport = kInvalid});

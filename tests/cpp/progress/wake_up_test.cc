@@ -13,7 +13,8 @@ namespace {
 
 class WakeUpTest : public testing::Test {
  protected:
-  // Whether `sleep` ends once another thread did `wake`, again and again as a ring may come before the sleep.
+  // Whether `sleep` ends once another thread did `wake`, again and again as a ring may come before
+  // the sleep.
   bool ends(const std::function<void()>& sleep, const std::function<void()>& wake) {
     std::atomic<bool> over{false};
     std::thread other([&] {

@@ -1,4 +1,5 @@
-// One collective, whole or in pieces, against functions of UCC that only write down what they were told.
+// One collective, whole or in pieces, against functions of UCC that only write down what they were
+// told.
 #include "ucc/collective.h"
 
 #include <gtest/gtest.h>

@@ -32,7 +32,8 @@ TEST_P(UccContextConfigRefusal, WhatIsNoOptionOfAContextIsNamed) {
   }
 }
 
-// One that nobody knows, two of the library, one of a component that is not there, and no name at all.
+// One that nobody knows, two of the library, one of a component that is not there, and no name at
+// all.
 INSTANTIATE_TEST_SUITE_P(All, UccContextConfigRefusal,
                          testing::Values("NO_SUCH_OPTION", "CLS", "TL_UCP_ALLREDUCE_KN_RADIX", "TL_NOWHERE_TUNE", "TL_UCP"));
 

@@ -1,4 +1,5 @@
-// The callbacks that UCC would call, called as UCC calls them: allgather, test until it ended, free.
+// The callbacks that UCC would call, called as UCC calls them: allgather, test until it ended,
+// free.
 #include "ucc/oob.h"
 
 #include <gtest/gtest.h>

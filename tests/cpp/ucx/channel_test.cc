@@ -18,7 +18,8 @@ bool rings(const Bell& bell, const std::function<void()>& body) {
   return sleep.wait(Clock::duration::zero());
 }
 
-// Rank 1 of 3, at positions 5, 1 and 0 of a context of 6. Rank 0 has a bell for us, rank 2 is on another host.
+// Rank 1 of 3, at positions 5, 1 and 0 of a context of 6. Rank 0 has a bell for us, rank 2 is on
+// another host.
 class ChannelTest : public testing::Test {
  protected:
   ~ChannelTest() override { destroy({&worker_}); }

@@ -1,4 +1,5 @@
-// Messages that do not fit what waits for them, operations that end badly, and what is left to do before closing.
+// Messages that do not fit what waits for them, operations that end badly, and what is left to do
+// before closing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,7 +49,8 @@ class SizeMismatch : public testing::TestWithParam<int> {
  protected:
   enum class First : unsigned char { sender, receiver };
 
-  // What rank 0 gets of rank 1 where it expects `sizes.expected` bytes. Checks what holds for every mismatch.
+  // What rank 0 gets of rank 1 where it expects `sizes.expected` bytes. Checks what holds for every
+  // mismatch.
   std::shared_ptr<Transfer> exchange(const Sizes& sizes, First first) {
     Bytes sent = pattern(sizes.sent, 1);
     Bytes got = Bytes(sizes.expected + kGuard, kUntouched);
@@ -87,7 +89,8 @@ TEST_P(SizeMismatch, EndsTheReceiveAloneWithTheSenderAndBothSizes) {
 INSTANTIATE_TEST_SUITE_P(From, SizeMismatch, testing::Values(1, Message::kAnyRank),
                          [](const auto& info) { return info.param == 1 ? "Rank1" : "AnyRank"; });
 
-// Peers wait for the other messages: they are moved all the same, those too that were not yet under way.
+// Peers wait for the other messages: they are moved all the same, those too that were not yet under
+// way.
 TEST(MessagesFailure, OneThatDoesNotFitDoesNotKeepTheOthersBack) {
   constexpr std::size_t kCount = 2 * Messages::kWindow;
   UcxJob job(2);

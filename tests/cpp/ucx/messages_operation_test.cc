@@ -1,4 +1,5 @@
-// One operation of many messages: how many at a time, in rounds, woken and waited for, with every rank in its thread.
+// One operation of many messages: how many at a time, in rounds, woken and waited for, with every
+// rank in its thread.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,8 +43,8 @@ TEST(MessagesOperation, OfNoMessageEndsAtOnce) {
   expect_ok(*op);
 }
 
-// A thread that waits sleeps once nothing moves. In the middle of a message the peer may itself sleep
-// until there is room in UCX's queue.
+// A thread that waits sleeps once nothing moves. In the middle of a message the peer may itself
+// sleep until there is room in UCX's queue.
 TEST(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
   UcxJob job(2);
   Bytes sent = pattern(32 << 20, 1);
@@ -67,7 +68,8 @@ TEST(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
 
 // --- rounds --------------------------------------------------------------------------------------------------------------
 
-// Everybody's part travels around the ring: what a rank sends in a round is what came in the round before.
+// Everybody's part travels around the ring: what a rank sends in a round is what came in the round
+// before.
 TEST(MessagesOperation, GoesOnInRoundsWithWhatCame) {
   constexpr int kRanks = 4;
   constexpr std::size_t kPart = 20000;

@@ -1,5 +1,5 @@
-// Messages that arrive, each at its place. What an operation does with many: messages_operation_test.cc. Those that do not fit or
-// fail: messages_failure_test.cc.
+// Messages that arrive, each at its place. What an operation does with many:
+// messages_operation_test.cc. Those that do not fit or fail: messages_failure_test.cc.
 #include "ucx/messages.h"
 
 #include <gtest/gtest.h>
