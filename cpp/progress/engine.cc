@@ -60,24 +60,6 @@ class Engine::BatonGuard {
   LoopToken token_;
 };
 
-class Engine::Attendance {
- public:
-  explicit Attendance(Engine& engine) : engine_(engine) { engine_.attending_.fetch_add(1, std::memory_order_seq_cst); }
-  ~Attendance() {
-    engine_.attending_.fetch_sub(1, std::memory_order_seq_cst);
-    if (!engine_.intake_.empty()) {
-      engine_.wake_up_.rouse();  // left to us after we last held the baton
-    } else {
-      engine_.wake_up_.wake_if_asleep();
-    }
-  }
-  Attendance(const Attendance&) = delete;
-  Attendance& operator=(const Attendance&) = delete;
-
- private:
-  Engine& engine_;
-};
-
 Engine::Engine(Pollable& transport, ParkPolicy policy, Bell bell, LossPolicy losses)
     : policy_(policy),
       quiet_(losses.quiet),
@@ -310,45 +292,6 @@ bool Engine::complete(Op& op, Status status) {
   return true;
 }
 
-bool Engine::wait(Op& op, Deadline deadline, InterruptCheck interrupt) {
-  if (op.completion().done()) {
-    return true;
-  }
-  std::optional<Attendance> here(std::in_place, *this);
-  return wait_attending(here, op, deadline, interrupt);
-}
-
-bool Engine::post_and_wait(const std::shared_ptr<Op>& op, Deadline deadline, InterruptCheck interrupt) {
-  std::optional<Attendance> here(std::in_place, *this);
-  post(op, Follow::waits);
-  return op->completion().done() || wait_attending(here, *op, deadline, interrupt);
-}
-
-bool Engine::wait_attending(std::optional<Attendance>& here, Op& op, Deadline deadline, InterruptCheck interrupt) {
-  const Clock::time_point begun = Clock::now();
-  Deadline ask = interrupt != nullptr ? Deadline::after(kInterruptEvery, begun) : Deadline();
-  Parker parker(policy_, begun);
-  parker.set_patience(op.patience());
-  parker.give_way(give_way_until_.load(std::memory_order_relaxed));
-  while (true) {
-    const Clock::time_point now = drive_for(parker, &op).now;
-    if (op.deadline().passed(now) && !op.completion().done() && op.take_back(Op::After::given_up)) {
-      complete(op, time_out(op));  // also when the baton could not be had
-    }
-    if (settled(op) || deadline.passed(now)) {
-      break;
-    }
-    if (ask.passed(now)) {
-      here.reset();  // the check may wait for the GIL or run a signal handler: the background thread drives meanwhile
-      interrupt();
-      here.emplace(*this);
-      ask = Deadline::after(kInterruptEvery);
-    }
-    rest(parker, now, &op, std::min({deadline, op.deadline(), ask}));
-  }
-  return op.completion().done();
-}
-
 // Drives once, if the baton is free.
 Engine::Drove Engine::drive(const Op* until, int polls) {
   Drove drove;
@@ -366,69 +309,6 @@ Engine::Drove Engine::drive(const Op* until, int polls) {
   }
   serve_intake();
   return drove;
-}
-
-// Polls for a while; the parker starts over if it saw anything happen.
-Engine::Drove Engine::drive_for(Parker& parker, const Op* until) {
-  const std::uint64_t before = activity_.load(std::memory_order_relaxed);
-  const Drove drove = drive(until, parker.polls());
-  if (activity_.load(std::memory_order_relaxed) != before) {
-    parker.restart(drove.now);
-  }
-  return drove;
-}
-
-// Who waits gives way to whoever computes on its core. The background thread only yields: it shares
-// its core with its own caller, who loses more by being interrupted time and again (40 MB of
-// gradients, 2 ranks on 2 cores: 17 ms, and 12 so), and who is let in by a yield anyway.
-void Engine::yield(Parker& parker, Clock::time_point now, bool waits) {
-  ::sched_yield();
-  if (!waits) {
-    return;
-  }
-  const Clock::time_point back = Clock::now();
-  if (back - now > policy_.crowded_yield) {
-    give_way_until_.store(back + policy_.give_way, std::memory_order_relaxed);
-    parker.give_way(back + policy_.give_way);
-  }
-}
-
-// Between two rounds of polling. `waited_for` is null in the background thread.
-void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline) {
-  switch (parker.next(now)) {
-    case Parker::Step::poll_again:
-      return;
-    case Parker::Step::yield:
-      yield(parker, now, waited_for != nullptr);
-      return;
-    case Parker::Step::pause: {
-      Bell::Sleep sleep(bell_);
-      const Clock::time_point before = now;
-      now = drive_for(parker, waited_for).now;  // what came before the announcement is seen here, what comes later rings
-      const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || wake_up_.stopped();
-      if (over || parker.moves(now - before)) {
-        return;
-      }
-      sleeps_.fetch_add(1, std::memory_order_relaxed);
-      const microseconds pause = parker.take_pause(all_announced_.load(std::memory_order_relaxed));
-      if (sleep.wait(std::min<Clock::duration>(pause, deadline.left(now)))) {
-        parker.restart(Clock::now());
-      }
-      return;
-    }
-  }
-}
-
-bool Engine::settled(Op& op) {
-  if (failure_for(op) != nullptr && !op.completion().done() && op.take_back(Op::After::given_up)) {
-    complete(op, given_up(op));
-  }
-  return op.completion().done();
-}
-
-Status Engine::run(const std::shared_ptr<Op>& op) {
-  post_and_wait(op, Deadline());  // the operation's own deadline ends it
-  return op->completion().status();
 }
 
 bool Engine::with_baton(Deadline deadline, const std::function<void(LoopToken&)>& body) {

@@ -1,7 +1,8 @@
 """One rank of one peer: times each case it is given; rank 0 writes the figures as JSON.
 
 Run by path, also in environments where neither torch nor torch_ucc is installed: it imports nothing of this
-package, and torch or mpi4py only in the class that needs it.
+package, and torch or mpi4py only in the class that needs it. That is why it is one long file, with a class
+for each library.
 
 A figure is the median over batches of back-to-back calls, each batch counted at its slowest rank.
 """
