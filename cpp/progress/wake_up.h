@@ -27,7 +27,7 @@ class WakeUp {
   // looks for work after it raised the flag, and here work was counted before the flag is read: one
   // of the two sees the other.
   void wake_if_asleep() {
-    if (has_work_() && asleep_.load(std::memory_order_seq_cst)) {
+    if (asleep_.load(std::memory_order_seq_cst) && has_work_()) {
       notify();
     }
   }
