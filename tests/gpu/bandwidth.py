@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "accelerator"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "devices"))
 import accelerators
 
 GLOO_WANTED, COPIES_WANTED = 2.0, 0.6

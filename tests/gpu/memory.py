@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
-sys.path.extend(str(Path(__file__).parents[1] / "python" / name) for name in ("accelerator", "conformance"))
+sys.path.extend(str(Path(__file__).parents[1] / "python" / name) for name in ("devices", "conformance"))
 import accelerators
 import test_staged_operations as staged
 

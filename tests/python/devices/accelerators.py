@@ -1,6 +1,6 @@
 """The accelerator that the tests here run on: one made for tests, or a real one.
 
-The fake one (tests/accelerator) has two devices, whose streams are threads that run everything late, at
+The fake one (tests/fake_device) has two devices, whose streams are threads that run everything late, at
 random; whose memory the host cannot touch; and which fills what was freed with a pattern and counts who
 writes there. TESTED_ACCELERATOR=cuda asks for a real one. A test can hold streams up on both.
 """
@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch_ucc import _device_memory
 
 ROOT = Path(__file__).parents[3]
-BUILD = ROOT / "build" / f"fake-accelerator-{torch.__version__}"
+BUILD = ROOT / "build" / f"fake-device-{torch.__version__}"
 TYPE = os.environ.get("TESTED_ACCELERATOR", "privateuseone")
 IS_FAKE = TYPE == "privateuseone"
 RANKS = (2, 3) if IS_FAKE else (2, 4)
@@ -58,7 +58,7 @@ def count() -> int:
 def _build() -> None:
     """A few seconds where ccache knows the files, else most of a minute."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    source = ROOT / "tests" / "accelerator"
+    source = ROOT / "tests" / "fake_device"
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("w") as lock:  # of several test runs that share a build folder
         fcntl.flock(lock, fcntl.LOCK_EX)
