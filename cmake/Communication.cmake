@@ -1,4 +1,4 @@
-# torch_ucc::ucc and torch_ucc::ucp, from wherever python/torch_ucc/_libraries.py finds them: the search is written once.
+# torch_ucc::ucc and torch_ucc::ucp, from wherever python/torch_ucc/_native/loading.py finds them: the search is written once.
 # Also: UCC_PREFIX, UCC_KIND, UCC_VERSION and the same of UCX.
 
 function(torch_ucc_search)
@@ -10,7 +10,7 @@ function(torch_ucc_search)
   endforeach()
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env ${environment}
-            ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/python/torch_ucc/_libraries.py
+            ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/python/torch_ucc/_native/loading.py
             --build ${PROJECT_SOURCE_DIR} --json
     OUTPUT_VARIABLE answer ERROR_VARIABLE reason RESULT_VARIABLE failed OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(failed)

@@ -30,7 +30,7 @@ provide_alone() {
   local python=$1 source=ci/lib/alone.cc home=$peers_home/alone flags
   flags=$("$python" - <<'FLAGS'
 import json, subprocess, sys
-found = json.loads(subprocess.check_output([sys.executable, "python/torch_ucc/_libraries.py", "--build", ".", "--json"]))
+found = json.loads(subprocess.check_output([sys.executable, "python/torch_ucc/_native/loading.py", "--build", ".", "--json"]))
 print(*(f"-I{each['include']} {each['library']}" for each in found.values()))
 FLAGS
   )

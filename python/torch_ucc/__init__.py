@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch_ucc._autoload import autoload
 
 if TYPE_CHECKING:
-    from torch_ucc._describe import describe as describe
-    from torch_ucc._monitored_barrier import monitored_barrier as monitored_barrier
+    from torch_ucc._group.describe import describe as describe
+    from torch_ucc._group.monitored_barrier import monitored_barrier as monitored_barrier
     from torch_ucc.tracing.metrics import metrics as metrics
     from torch_ucc.tracing.metrics import stats as stats
     from torch_ucc.tracing.recorder import dump as dump
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     """What init_process_group() and new_group() take as pg_options of a ucc group."""
 
 _HOMES = {
-    "describe": "torch_ucc._describe",
+    "describe": "torch_ucc._group.describe",
     "dump": "torch_ucc.tracing.recorder",
     "mark_step": "torch_ucc.tracing.tracer",
     "metrics": "torch_ucc.tracing.metrics",
-    "monitored_barrier": "torch_ucc._monitored_barrier",
+    "monitored_barrier": "torch_ucc._group.monitored_barrier",
     "stats": "torch_ucc.tracing.metrics",
     "trace": "torch_ucc.tracing.tracer",
 }
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name == "Options":
-        from torch_ucc import _extension
+        from torch_ucc._native import extension
 
-        return _extension.compiled().Options
+        return extension.compiled().Options
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -101,11 +101,11 @@ def _drop_coalescing(group: Any, error: BaseException) -> None:
         return
     from torch.distributed import distributed_c10d
 
-    from torch_ucc import _extension
+    from torch_ucc._native import extension
 
     if group is None and distributed_c10d.is_initialized():
         group = distributed_c10d._get_default_group()
-    if isinstance(group, torch.distributed.ProcessGroup) and (backend := _extension.backend_of(group)):
+    if isinstance(group, torch.distributed.ProcessGroup) and (backend := extension.backend_of(group)):
         distributed_c10d._world.pg_coalesce_state.pop(group, None)
         backend.drop_coalescing(f"{type(error).__name__} ended it: {error}")
 
@@ -115,11 +115,12 @@ def _create(group: Any, options: Any) -> Any:
 
     `group` is torch's _DistributedBackendOptions, `options` the pg_options of the user or None.
     """
-    from torch_ucc import _extension, _options, _plan
+    from torch_ucc._group import group_options, planning
+    from torch_ucc._native import extension
     from torch_ucc.topology.cores import usable_here
 
     began = time.monotonic()
-    compiled = _extension.compiled()
+    compiled = extension.compiled()
     if options is not None and not isinstance(options, compiled.Options):
         raise TypeError(
             f"pg_options of a ucc group must be torch_ucc._core.Options, not {type(options).__name__}"
@@ -131,7 +132,9 @@ def _create(group: Any, options: Any) -> Any:
     global_ranks = list(group.global_ranks_in_group) or list(range(group.group_size))
     settings = _settings()
     with told_by_profile():
-        own: _options.Both = _options.checked(compiled, options) if options is not None else ([], [])
+        own: group_options.Both = (
+            group_options.checked(compiled, options) if options is not None else ([], [])
+        )
     settings.own_ucx, settings.own_ucc = own
     place = compiled.find_place(
         store=group.store,
@@ -144,15 +147,15 @@ def _create(group: Any, options: Any) -> Any:
     )
     planned = None
     if not place.is_shared:
-        planned = _plan.choose(place.exchange, group.group_rank, global_ranks)
-        told = _options.told((planned.ucx, planned.ucc), own)
+        planned = planning.choose(place.exchange, group.group_rank, global_ranks)
+        told = group_options.told((planned.ucx, planned.ucc), own)
         settings.ucx, settings.ucc = told
         settings.cores = usable_here()
         log.debug("group %r: UCX is told %s, UCC %s", group.group_id, *told)
     with told_by_profile():
         backend = compiled.create_backend(place, settings)
     if planned is not None:
-        _plan.keep(compiled, backend.context, planned)
+        planning.keep(compiled, backend.context, planned)
     log.info(
         "group %r: rank %d of %d, timeout %s, made in %.1f ms",
         group.group_id,
@@ -176,7 +179,7 @@ def _world_of(compiled: Any, group: Any) -> Any:
     """
     from torch.distributed import distributed_c10d
 
-    from torch_ucc import _extension
+    from torch_ucc._native import extension
 
     if not (group.global_ranks_in_group and distributed_c10d.is_initialized()):
         return compiled.World(group.group_size)
@@ -187,7 +190,7 @@ def _world_of(compiled: Any, group: Any) -> Any:
         if not isinstance(store, distributed_c10d.PrefixStore):
             return compiled.World(group.group_size)
         store = store.underlying_store
-    if backend := _extension.backend_of(default):
+    if backend := extension.backend_of(default):
         return backend.world
     return _worlds.setdefault(default, compiled.World(default.size()))
 
@@ -205,21 +208,23 @@ def told_by_profile() -> contextlib.AbstractContextManager[None]:
 
 def _settings() -> Any:
     """Those of this process, read at its first group and then fixed; for the plan to be added."""
-    from torch_ucc import _extension, config
+    from torch_ucc import config
+    from torch_ucc._native import extension
 
     _prepare_process()
-    return config.native(config.in_force(), _extension.compiled().Settings())
+    return config.native(config.in_force(), extension.compiled().Settings())
 
 
 @functools.cache
 def _prepare_process() -> None:
     """Before the first group."""
-    from torch_ucc import _extension, _leftovers, config
+    from torch_ucc import config
+    from torch_ucc._native import extension, leftovers
     from torch_ucc.tracing import recorder
 
-    _leftovers.remove()
+    leftovers.remove()
     # For a process that ends without destroy_process_group(): its peers may end otherwise, or not at all.
     limit = min(config.in_force().close_timeout, CLOSE_AT_EXIT)
-    atexit.register(_extension.compiled().wait_for_callbacks)  # the last registered is called first
-    atexit.register(_extension.compiled().close_all, limit)
+    atexit.register(extension.compiled().wait_for_callbacks)  # the last registered is called first
+    atexit.register(extension.compiled().close_all, limit)
     recorder.arm(config.in_force())

@@ -371,9 +371,9 @@ def native(config: Config, settings: Any, environment: Mapping[str, str] = os.en
     for field in (field for field in _fields() if field.metadata["native"]):
         setattr(settings, field.name, getattr(config, field.name))
     if config.device_p2p == "direct" or config.device_collectives == "native":
-        from torch_ucc import _device_memory
+        from torch_ucc._native import device_memory
 
-        known = list(_device_memory.OF_DEVICES.items())
+        known = list(device_memory.OF_DEVICES.items())
         settings.direct = known if config.device_p2p == "direct" else []
         settings.native = known if config.device_collectives == "native" else []
     from torch_ucc.topology.user import in_files

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch.distributed as dist
-from torch_ucc import _leftovers
+from torch_ucc._native import leftovers
 from torch_ucc.testing import stacks
 
 from chaos import leaks, model, rank
@@ -185,7 +185,7 @@ class Campaign:
         for member in self._ever:
             if member.held and (problem := leaks.grown(member.held)):
                 self._problem("descriptors", f"{member.name}: {problem}")
-        _leftovers.remove(min_age=0.0)  # as the next start does a minute later
+        leftovers.remove(min_age=0.0)  # as the next start does a minute later
         left = leaks.abandoned(leaks.shared_memory() - self._shared_memory)
         for each in [*left, *leaks.segments([member.pid for member in self._ever])]:
             self._problem("segments", each)

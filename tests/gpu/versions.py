@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import torch
-from torch_ucc._describe import libraries
+from torch_ucc._group.describe import libraries
 
 
 def device() -> str:

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from torch_ucc import _extension
+from torch_ucc._native import extension
 from torch_ucc.testing import RankError, run_ranks
 
 from soak import memory, operations, ranks
@@ -26,7 +26,7 @@ EXTRA_S = 180.0
 def main() -> int:
     options = _options()
     print(f"seed {options.seed}", flush=True)
-    served = set(_extension.compiled().operations())
+    served = set(extension.compiled().operations())
     if missing := sorted(served - set(operations.TABLE)):
         print(f"no soak for: {', '.join(missing)}")
         return 1

@@ -11,7 +11,7 @@ import time
 from itertools import repeat
 from pathlib import Path
 
-from torch_ucc import _extension
+from torch_ucc._native import extension
 from torch_ucc.bench.worker import Call, TorchLibrary
 
 PAIRS = 50
@@ -28,7 +28,7 @@ def seconds_per_call(call: Call) -> float:
 
 def costs(library: TorchLibrary) -> list[float]:
     """Of the smallest operation, in seconds: what it takes longer with the recorder on."""
-    record = _extension.compiled().record_operations
+    record = extension.compiled().record_operations
     call = library.prepare("all_reduce", 4)
     found = []
     for pair in range(PAIRS):

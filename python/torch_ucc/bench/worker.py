@@ -465,8 +465,8 @@ class AloneLibrary(TorchLibrary):
 
     def __init__(self) -> None:
         super().__init__("alone", init=False)
-        compiled = importlib.import_module("torch_ucc._extension").compiled()
-        plan: Any = importlib.import_module("torch_ucc._plan")
+        compiled = importlib.import_module("torch_ucc._native.extension").compiled()
+        plan: Any = importlib.import_module("torch_ucc._group.planning")
         exchange = functools.partial(
             compiled.exchange, self.store, self.rank, self.world, timedelta(minutes=1)
         )

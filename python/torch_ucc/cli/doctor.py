@@ -59,10 +59,10 @@ def between_hosts(patient: Patient) -> list[Finding]:
 
 def built_with() -> dict[str, str]:
     """Empty where there is no extension, of which another finding tells."""
-    from torch_ucc import _extension
+    from torch_ucc._native import extension
 
     try:
-        info = _extension._build_info()
+        info = extension._build_info()
     except ImportError:
         return {}
     return {"UCC": info.UCC, "UCX": info.UCX}
@@ -71,11 +71,12 @@ def built_with() -> dict[str, str]:
 def patient_here() -> Patient:
     import torch.distributed as dist
 
-    from torch_ucc import _extension, config
+    from torch_ucc import config
+    from torch_ucc._native import extension
 
     extension_error = settings_error = ""
     try:
-        _extension.compiled()
+        extension.compiled()
     except ImportError as error:
         extension_error = str(error)
     try:

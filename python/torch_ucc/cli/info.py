@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 def _of_job() -> tuple[dict[str, Any], str]:
     import torch.distributed as dist
 
-    from torch_ucc._describe import described
+    from torch_ucc._group.describe import described
 
     dist.init_process_group("ucc")
     try:
@@ -56,12 +56,13 @@ def _of_job() -> tuple[dict[str, Any], str]:
 
 
 def _of_process() -> tuple[dict[str, Any], str]:
-    from torch_ucc import _extension, _plan
-    from torch_ucc._describe import libraries
+    from torch_ucc._group import planning
+    from torch_ucc._group.describe import libraries
+    from torch_ucc._native import extension
     from torch_ucc.topology.here import this_host
 
-    _extension.compiled()
-    job = uniform([this_host()], 1, _plan.settings())
+    extension.compiled()
+    job = uniform([this_host()], 1, planning.settings())
     plan = make_plan(job)
     about = {"libraries": libraries()}
     return about, "\n".join([*_head(about["libraries"]), "", _body(job, plan)])

@@ -51,7 +51,7 @@ def machine(saved: Path | None) -> Inventory:
 
 def load_libraries() -> None:
     """Where they cannot be, the machine is shown without: `torch-ucc doctor` says why."""
-    from torch_ucc import _extension
+    from torch_ucc._native import extension
 
     with contextlib.suppress(ImportError):
-        _extension.load_libraries()
+        extension.load_libraries()

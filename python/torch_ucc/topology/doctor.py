@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from torch_ucc._leftovers import INITIAL_PID_NAMESPACE
+from torch_ucc._native.leftovers import INITIAL_PID_NAMESPACE
 from torch_ucc.topology.devices import reachable
 from torch_ucc.topology.inventory import Inventory
 from torch_ucc.topology.job import uniform

@@ -20,7 +20,7 @@ _PYTHON = {
     "torch/distributed/distributed_c10d.py": "dist",
     "torch/distributed/_functional_collectives.py": "funcol",
     "torch/distributed/nn/functional.py": "dist.nn",
-    "torch_ucc/_monitored_barrier.py": "torch_ucc",
+    "torch_ucc/_group/monitored_barrier.py": "torch_ucc",
 }
 
 _BACKWARD = "backward pass: gradient bucket of DDP's reducer"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torch_ucc import _extension
+from torch_ucc._native import extension
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 """Of metrics(), for who serves it."""
@@ -26,7 +26,7 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     backend.
     """
     group = group or dist.distributed_c10d._get_default_group()
-    backend = _extension.backend_of(group)
+    backend = extension.backend_of(group)
     if backend is None:
         raise ValueError(f"group {group.group_name!r} has no ucc backend")
     counted = _counted(backend)
@@ -57,7 +57,7 @@ def metrics() -> str:
     rows: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _HELP}
     engines: dict[int, str] = {}
     for group in list(dist.distributed_c10d._world.pg_map):
-        if (backend := _extension.backend_of(group)) is None:
+        if (backend := extension.backend_of(group)) is None:
             continue
         whose = {"rank": rank, "group": group.group_name}
         for each in _counted(backend):
@@ -110,7 +110,7 @@ def _sum(counted: Iterable[_Counted]) -> dict[str, Any]:
 
 def _errors() -> dict[int, dict[str, int]]:
     """By number of the group and operation."""
-    groups = json.loads(_extension.compiled().flight_recorder(since=1 << 63))["groups"]
+    groups = json.loads(extension.compiled().flight_recorder(since=1 << 63))["groups"]
     return {each["number"]: each["errors"] for each in groups}
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch_ucc import _extension
+from torch_ucc._native import extension
 from torch_ucc.config import Config
 
 
@@ -16,7 +16,7 @@ def dump(path: Path | str | None = None) -> dict[str, Any]:
 
     May be called at any time, from any thread, whatever state the groups are in.
     """
-    text = _extension.compiled().flight_recorder()
+    text = extension.compiled().flight_recorder()
     if path is not None:
         Path(path).write_text(text)
     data: dict[str, Any] = json.loads(text)
@@ -25,7 +25,7 @@ def dump(path: Path | str | None = None) -> dict[str, Any]:
 
 def arm(config: Config) -> None:
     """Has the recorder do what the settings ask for. At the first group of the process."""
-    compiled = _extension.compiled()
+    compiled = extension.compiled()
     if config.trace_dump:
         compiled.dump_on_failure(config.trace_dump)
     if config.trace_signal:

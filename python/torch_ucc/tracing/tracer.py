@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch_ucc import _extension, config
+from torch_ucc import config
+from torch_ucc._native import extension
 from torch_ucc.tracing.records import path_for
 from torch_ucc.tracing.steps import Steps
 
@@ -50,7 +51,7 @@ class Tracer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._compiled = _extension.compiled()
+        self._compiled = extension.compiled()
         self._records: dict[int, dict[str, Any]] = {}
         self._since = 1
         self._stopping = threading.Event()

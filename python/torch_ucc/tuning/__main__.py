@@ -14,7 +14,9 @@ from typing import Any
 
 from torch.distributed.rendezvous import rendezvous
 
-from torch_ucc import _extension, _plan, config
+from torch_ucc import config
+from torch_ucc._group import planning
+from torch_ucc._native import extension
 from torch_ucc.cli.arguments import as_setting
 from torch_ucc.topology.job import decode
 from torch_ucc.tuning import report
@@ -49,11 +51,11 @@ def main(arguments: list[str]) -> int:
 
 def _tune(output: Path, budget: float) -> int:
     store, rank, size = next(rendezvous("env://"))
-    compiled = _extension.compiled()  # first: what is asked of the host is asked of its UCX and UCC, too
-    if _plan.told_by_launcher(size):  # as the ranks of the job, to which the profile must fit, will see it
-        job = _plan.job_of_launcher(size)
+    compiled = extension.compiled()  # first: what is asked of the host is asked of its UCX and UCC, too
+    if planning.told_by_launcher(size):  # as the ranks of the job, to which the profile must fit, will see it
+        job = planning.job_of_launcher(size)
     else:
-        job = decode(compiled.exchange(store, rank, size, _TOGETHER, _plan.record_here()))
+        job = decode(compiled.exchange(store, rank, size, _TOGETHER, planning.record_here()))
     topology = topology_of(job)
     turns = Turns(store, rank, size, topology, job.crowd() is not None)
     if rank != 0:

@@ -16,14 +16,14 @@ from layouts import resolved, sliceable
 from points import Attempt, Case, Point
 from reference import PAIRS
 from table import CASES, TABLE, at_random, attempt
-from torch_ucc import _extension
+from torch_ucc._native import extension
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
 
 
 def operations() -> list[str]:
-    return list(_extension.compiled().operations())
+    return list(extension.compiled().operations())
 
 
 def test_every_operation_has_cases() -> None:

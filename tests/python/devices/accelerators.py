@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ucc import _device_memory
+from torch_ucc._native import device_memory
 
 ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "build" / f"fake-device-{torch.__version__}"
@@ -108,7 +108,7 @@ def show_to_ucx() -> None:
     if fake := load():
         fake.fake_show()
         ctypes.CDLL(str(BUILD / "libfake_accelerator.so"), ctypes.RTLD_GLOBAL)  # counts, from before UCX
-        _device_memory.OF_DEVICES[TYPE] = "host"
+        device_memory.OF_DEVICES[TYPE] = "host"
 
 
 def started(check: Callable[..., Any], *args: Any) -> Any:

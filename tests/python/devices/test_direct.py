@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from accelerators import held_up, needs_gates, only_fake, started
 from calls import refusal, usable
-from torch_ucc import _device_memory
+from torch_ucc._native import device_memory
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -293,7 +293,7 @@ def test_the_device_is_current_where_ucx_is_called() -> None:
 def by_way_of_the_host(ucx_name: str | None) -> None:
     accelerators.load()
     if ucx_name is not None:
-        _device_memory.OF_DEVICES[accelerators.TYPE] = ucx_name
+        device_memory.OF_DEVICES[accelerators.TYPE] = ucx_name
     dist.init_process_group("ucc")
     one_after_the_other()
     in_a_batch()

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch_ucc
 from accelerators import needs_gates, only_fake, started
 from calls import Report, assert_all_well, refusal, usable
-from torch_ucc import _device_memory
+from torch_ucc._native import device_memory
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -186,7 +186,7 @@ def by_way_of_the_host(ucc_name: str | None, but_rank: int | None) -> None:
     if int(os.environ["RANK"]) != but_rank:
         accelerators.load()
     if ucc_name is not None:
-        _device_memory.OF_DEVICES[accelerators.TYPE] = ucc_name
+        device_memory.OF_DEVICES[accelerators.TYPE] = ucc_name
     dist.init_process_group("ucc", timeout=datetime.timedelta(seconds=60))
     for index in (0, 0, 1):
         tensor = test_streams.ones(index=index)

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 import torch_ucc
 from deaths import GRACE, failure, meet, note, only_these_die, run_while_die, wait_for
-from torch_ucc import _plan
+from torch_ucc._group import planning
 from torch_ucc.testing import RankError, run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -294,14 +294,14 @@ def dies_in_init(folder: str) -> None:
     if rank == 2:
         threading.Thread(target=die, daemon=True).start()
     if rank == 1:
-        choose = _plan.choose
+        choose = planning.choose
 
         def choose_late(*args: Any) -> Any:
             chosen = choose(*args)  # in which all meet
             wait_for(Path(folder, "2"))
             return chosen
 
-        _plan.choose = choose_late
+        planning.choose = choose_late
     began = time.monotonic()
     kind, text, ended = failure(
         lambda: dist.init_process_group(

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ucc import _plan, _routes, cli, testing
+from torch_ucc import _routes, cli, testing
+from torch_ucc._group import planning
 from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, WAYS, Route
 
 pytestmark = pytest.mark.multirank
@@ -65,9 +66,9 @@ def test_an_algorithm_follows_what_is_set() -> None:
 
 def broadcast_among(cores: list[int]) -> tuple[Route, str]:
     """Where each rank sees so many; and the rules that UCC was told."""
-    _plan.usable_to_launcher = lambda: cores[int(os.environ["RANK"])]
+    planning.usable_to_launcher = lambda: cores[int(os.environ["RANK"])]
     route = routes(("broadcast", 64 << 10))[0]
-    (chosen,) = _plan._of_contexts.values()
+    (chosen,) = planning._of_contexts.values()
     return route, dict(chosen.ucc)["TL_UCP_TUNE"]
 
 

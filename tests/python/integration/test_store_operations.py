@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch_ucc
 from counting import Counting
-from torch_ucc import _extension
+from torch_ucc._native import extension
 from torch_ucc.testing import run_ranks, run_script
 
 pytestmark = pytest.mark.multirank
@@ -93,7 +93,7 @@ def test_what_more_ranks_than_a_block_has_tell_each_other() -> None:
     heard: dict[int, list[bytes]] = {}
 
     def rank_of(rank: int) -> None:
-        heard[rank] = _extension.compiled().exchange(
+        heard[rank] = extension.compiled().exchange(
             stores[rank], rank, size, timedelta(seconds=100), told[rank]
         )
 

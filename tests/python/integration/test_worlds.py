@@ -89,7 +89,7 @@ def test_replicas_and_a_group_across() -> None:
 
 def in_turn() -> list[Any]:
     """Worlds are made and dropped, with others of the process open, and leave no context behind."""
-    from torch_ucc import _extension
+    from torch_ucc._native import extension
 
     rank = dist.get_rank()
     found = []
@@ -97,7 +97,7 @@ def in_turn() -> list[Any]:
         group = world(client(f"round {round_}"), 1 - rank, 2, f"round {round_}")
         found.append(total(group, rank + 1.0))
         dist.destroy_process_group(group)
-    return [*found, len(_extension.compiled().open_contexts())]
+    return [*found, len(extension.compiled().open_contexts())]
 
 
 def test_worlds_made_and_dropped() -> None:

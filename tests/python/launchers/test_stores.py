@@ -97,9 +97,10 @@ def test_a_hash_store_serves_a_world_of_one() -> None:
 
 def two_members_in_threads() -> list[str]:
     """A HashStore can be shared by threads only, so two members by it are two threads of one process."""
-    from torch_ucc import _extension, config
+    from torch_ucc import config
+    from torch_ucc._native import extension
 
-    compiled = _extension.compiled()
+    compiled = extension.compiled()
     settings = config.native(config.in_force(), compiled.Settings())
     store = dist.HashStore()
     told = [""] * RANKS

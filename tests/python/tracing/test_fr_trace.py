@@ -14,7 +14,7 @@ from torch.distributed.flight_recorder.components.config_manager import JobConfi
 from torch.distributed.flight_recorder.components.loader import read_dir
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, Collective, MatchState
 from torch.distributed.flight_recorder.fr_trace import build_db
-from torch_ucc import _extension
+from torch_ucc._native import extension
 from torch_ucc.testing import run_ranks
 from torch_ucc.tracing import fr_trace, records
 from torch_ucc.tracing.records import Dump
@@ -49,7 +49,7 @@ def dumps_of(ranks: list[Rank]) -> list[Dump]:
 
 
 def test_the_analyser_knows_every_operation() -> None:
-    ours = set(_extension.compiled().operations()) - {*MESSAGES, *OF_THE_STORE}
+    ours = set(extension.compiled().operations()) - {*MESSAGES, *OF_THE_STORE}
     assert {fr_trace.NAMES.get(name, name) for name in ours} <= COLLECTIVES
 
 

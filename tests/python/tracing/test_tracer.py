@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_ucc import _extension
+from torch_ucc._native import extension
 from torch_ucc.tracing.tracer import Tracer
 
 
@@ -31,7 +31,7 @@ class Recorder:
 
 
 def traced(recorder: Recorder, path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(_extension, "compiled", lambda: recorder)
+    monkeypatch.setattr(extension, "compiled", lambda: recorder)
     monkeypatch.setattr(Tracer, "_run", lambda self: None)
     tracer = Tracer(path / "run.json")
     tracer.start()

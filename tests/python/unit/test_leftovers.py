@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_ucc import _leftovers
+from torch_ucc._native import leftovers
 
-OLD = 2 * _leftovers.MIN_AGE
+OLD = 2 * leftovers.MIN_AGE
 
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
-    return made(tmp_path / f"{_leftovers.PREFIX}1234abcd")
+    return made(tmp_path / f"{leftovers.PREFIX}1234abcd")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def made(path: Path, age: float = OLD) -> Path:
 
 
 def test_what_nobody_uses_is_removed(segment: Path, proc: Path) -> None:
-    assert _leftovers.remove(segment.parent, proc) == [segment.name]
+    assert leftovers.remove(segment.parent, proc) == [segment.name]
     assert not segment.exists()
 
 
@@ -46,36 +46,36 @@ def test_what_somebody_has_mapped_stays(segment: Path, proc: Path) -> None:
     with segment.open("r+b") as file:
         mapped = mmap.mmap(file.fileno(), 0)
     with mapped:
-        assert _leftovers.remove(segment.parent, proc) == []
+        assert leftovers.remove(segment.parent, proc) == []
     assert segment.exists()
 
 
 def test_what_is_young_stays(tmp_path: Path, proc: Path) -> None:
-    young = made(tmp_path / f"{_leftovers.PREFIX}5678", age=0.0)
-    assert _leftovers.remove(tmp_path, proc) == [] and young.exists()
+    young = made(tmp_path / f"{leftovers.PREFIX}5678", age=0.0)
+    assert leftovers.remove(tmp_path, proc) == [] and young.exists()
 
 
 def test_what_is_not_of_ucx_stays(tmp_path: Path, proc: Path) -> None:
     other = made(tmp_path / "torch_1234")
-    assert _leftovers.remove(tmp_path, proc) == [] and other.exists()
+    assert leftovers.remove(tmp_path, proc) == [] and other.exists()
 
 
 def test_where_processes_are_hidden_all_stays(segment: Path, proc: Path) -> None:
     (proc / "self/ns/pid").unlink()
     (proc / "self/ns/pid").symlink_to("pid:[4026532000]")
-    assert _leftovers.remove(segment.parent, proc) == [] and segment.exists()
+    assert leftovers.remove(segment.parent, proc) == [] and segment.exists()
 
 
 def test_what_cannot_be_looked_at_is_left(tmp_path: Path) -> None:
-    assert _leftovers.remove(tmp_path / "missing", tmp_path) == []
+    assert leftovers.remove(tmp_path / "missing", tmp_path) == []
 
 
 @pytest.mark.skipif(
-    Path("/proc/self/ns/pid").readlink() != Path(_leftovers.INITIAL_PID_NAMESPACE),
+    Path("/proc/self/ns/pid").readlink() != Path(leftovers.INITIAL_PID_NAMESPACE),
     reason="in a pid namespace of its own nothing is removed",
 )
 def test_on_this_machine() -> None:
-    path = made(Path(f"/dev/shm/{_leftovers.PREFIX}test_{os.getpid()}"))
+    path = made(Path(f"/dev/shm/{leftovers.PREFIX}test_{os.getpid()}"))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        assert path.name not in _leftovers.remove()
-    assert path.name in _leftovers.remove() and not path.exists()
+        assert path.name not in leftovers.remove()
+    assert path.name in leftovers.remove() and not path.exists()

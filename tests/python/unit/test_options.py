@@ -1,4 +1,4 @@
-"""`torch_ucc._options`: what may be set for one group, and what is told to whom."""
+"""`torch_ucc._group.group_options`: what may be set for one group, and what is told to whom."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch_ucc
-from torch_ucc import _extension, _options
+from torch_ucc._group import group_options
+from torch_ucc._native import extension
 
 
-def checked(ucc: dict[str, str], ucx: dict[str, str]) -> _options.Both:
-    return _options.checked(_extension.compiled(), torch_ucc.Options(ucc=ucc, ucx=ucx))
+def checked(ucc: dict[str, str], ucx: dict[str, str]) -> group_options.Both:
+    return group_options.checked(extension.compiled(), torch_ucc.Options(ucc=ucc, ucx=ucx))
 
 
 def test_what_a_context_and_a_worker_take() -> None:
@@ -54,7 +55,7 @@ def test_values_are_text() -> None:
 def test_options_decide_over_the_plan_and_devices_hold_for_both() -> None:
     planned = ([("NET_DEVICES", "lo")], [("ESTIMATED_NUM_PPN", "2"), ("NET_DEVICES", "lo")])
     own = ([("NET_DEVICES", "eth0")], [("TL_UCP_TUNE", "x")])
-    assert _options.told(planned, own) == (
+    assert group_options.told(planned, own) == (
         [("NET_DEVICES", "eth0")],
         [("ESTIMATED_NUM_PPN", "2"), ("NET_DEVICES", "eth0"), ("TL_UCP_TUNE", "x")],
     )
@@ -62,7 +63,7 @@ def test_options_decide_over_the_plan_and_devices_hold_for_both() -> None:
 
 def test_each_is_shown_with_who_said_it() -> None:
     planned = ([("NET_DEVICES", "lo")], [("ESTIMATED_NUM_PPN", "2"), ("NET_DEVICES", "lo")])
-    shown = _options.shown(planned, ([("NET_DEVICES", "eth0")], [("TL_UCP_TUNE", "x")]))
+    shown = group_options.shown(planned, ([("NET_DEVICES", "eth0")], [("TL_UCP_TUNE", "x")]))
     assert shown == {
         "UCX_NET_DEVICES": {"value": "eth0", "source": "Options"},
         "UCC_ESTIMATED_NUM_PPN": {"value": "2", "source": "plan"},
@@ -73,4 +74,4 @@ def test_each_is_shown_with_who_said_it() -> None:
 
 def test_a_group_of_another_backend_has_none() -> None:
     group = SimpleNamespace(_device_types=["cpu"], _get_backend=lambda device: SimpleNamespace())
-    assert _options.of(group) == ([], [])
+    assert group_options.of(group) == ([], [])

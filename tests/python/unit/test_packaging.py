@@ -140,7 +140,7 @@ def test_two_ranks_elsewhere_without_importing_torch_ucc(installed: Path, tmp_pa
     assert all(path.startswith(environment) for path in mapped[1].split())
 
 
-LOAD = "from torch_ucc import _extension; _extension.compiled()"
+LOAD = "from torch_ucc._native import extension; extension.compiled()"
 
 
 def test_an_extension_for_another_torch_says_so(installed: Path, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo
-from torch_ucc import _autoload, _extension, _register, config
+from torch_ucc import _autoload, _register, config
+from torch_ucc._native import extension
 from torch_ucc.testing import run_ranks
 from torch_ucc.topology import cores
 from torch_ucc.topology.algorithms import ONE_HOST
@@ -36,7 +37,7 @@ def test_import_torch_is_enough_and_loads_nothing() -> None:
     printed = in_fresh_process(
         "import sys, torch\n"
         "assert {'UCC', 'TORCH_UCC'} <= torch.distributed.Backend._plugins.keys()\n"
-        "assert 'torch_ucc._core' not in sys.modules and 'torch_ucc._libraries' not in sys.modules\n"
+        "assert 'torch_ucc._core' not in sys.modules and 'torch_ucc._native.loading' not in sys.modules\n"
         "mapped = open('/proc/self/maps').read()\n"
         "assert 'libucc' not in mapped and 'libucp' not in mapped\n"
     )
@@ -79,7 +80,11 @@ def test_the_hook_loads_three_small_modules_and_does_little() -> None:
 def test_import_torch_loads_three_small_modules_more() -> None:
     """What these cost is above."""
     names = "import sys, torch; print(*sorted(n for n in sys.modules if n.startswith('torch_ucc')))"
-    assert in_fresh_process(names).split() == ["torch_ucc", "torch_ucc._autoload", "torch_ucc._register"]
+    assert in_fresh_process(names).split() == [
+        "torch_ucc",
+        "torch_ucc._autoload",
+        "torch_ucc._register",
+    ]
 
 
 def test_the_hook_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +199,7 @@ class StandIn:
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     compiled = StandIn()
-    monkeypatch.setattr(_extension, "compiled", lambda: compiled)
+    monkeypatch.setattr(extension, "compiled", lambda: compiled)
     for read_once in (_register._prepare_process, config.in_force):
         read_once.cache_clear()
     yield compiled
@@ -303,7 +308,7 @@ def test_a_plan_that_cannot_work_is_refused(stand_in: StandIn, monkeypatch: pyte
 def told_of_a_subgroup() -> dict[str, Any]:
     """On a rank of a gloo world: what the extension is told of the group of rank 1 alone."""
     compiled = StandIn()
-    _extension.compiled = lambda: compiled  # type: ignore[assignment]
+    extension.compiled = lambda: compiled  # type: ignore[assignment]
     dist.new_group([1], backend="ucc")
     told = compiled.calls[0] if compiled.calls else {}
     return {name: told[name] for name in ("rank", "global_ranks") if told}
@@ -328,13 +333,13 @@ def test_each_group_has_keys_of_its_own(stand_in: StandIn) -> None:
 
 @pytest.mark.parametrize("running", ["2.13.0", "2.13.1+cpu", "2.13.0a0+git1234"])
 def test_another_patch_release_is_accepted(running: str) -> None:
-    _extension.check_torch(SimpleNamespace(TORCH="2.13.0"), running)
+    extension.check_torch(SimpleNamespace(TORCH="2.13.0"), running)
 
 
 @pytest.mark.parametrize("running", ["2.12.1", "2.14.0+cu130", "3.13.0"])
 def test_an_extension_of_another_torch_says_so(running: str) -> None:
     with pytest.raises(ImportError) as error:
-        _extension.check_torch(SimpleNamespace(TORCH="2.13.0"), running)
+        extension.check_torch(SimpleNamespace(TORCH="2.13.0"), running)
     assert f"built for torch 2.13.0, but torch {running} is running: rebuild it" in str(error.value)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from jobs import HERE
 from machines import MACHINES
-from torch_ucc import _extension, cli
+from torch_ucc import cli
+from torch_ucc._native import extension
 from torch_ucc.cli import doctor as cli_doctor
 from torch_ucc.topology import doctor as checks
 from torch_ucc.topology.doctor import BROKEN, COSTLY, NOTE, Patient, examine, status
@@ -134,9 +135,9 @@ def test_a_library_that_is_not_older(built: str, running: str) -> None:
 
 
 def test_another_torch_than_it_was_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = SimpleNamespace(**{**vars(_extension._build_info()), "TORCH": "9.9.1"})
-    monkeypatch.setattr(_extension, "_build_info", lambda: info)
-    monkeypatch.setattr(_extension, "compiled", _extension.compiled.__wrapped__)
+    info = SimpleNamespace(**{**vars(extension._build_info()), "TORCH": "9.9.1"})
+    monkeypatch.setattr(extension, "_build_info", lambda: info)
+    monkeypatch.setattr(extension, "compiled", extension.compiled.__wrapped__)
     (found,) = [each for each in examine(cli_doctor.patient_here()) if each.name == "extension"]
     assert found.grade == BROKEN and "was built for torch 9.9.1, but torch " in found.what
 

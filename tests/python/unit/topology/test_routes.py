@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torch_ucc import _extension
+from torch_ucc._native import extension
 from torch_ucc.topology import routes
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, WAYS, Collective, Protocol
@@ -120,4 +120,4 @@ def test_a_protocol_covers_its_sizes() -> None:
 
 
 def test_every_operation_has_its_way() -> None:
-    assert WAYS.keys() == set(_extension.compiled().operations())
+    assert WAYS.keys() == set(extension.compiled().operations())

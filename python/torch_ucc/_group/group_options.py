@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from torch_ucc import _extension
+from torch_ucc._native import extension
 
 Named = list[tuple[str, str]]
 Both = tuple[Named, Named]
@@ -58,7 +58,7 @@ def told(planned: Both, own: Both) -> Both:
 
 def of(group: Any) -> Both:
     """Those that hold for the group, if it is one of ours."""
-    backend = _extension.backend_of(group)
+    backend = extension.backend_of(group)
     if backend is None:
         return [], []
     return sorted(backend.options.ucx.items()), sorted(backend.options.ucc.items())

@@ -1,7 +1,7 @@
 """Where UCC and UCX are, and loading them before the extension is.
 
 Torch-free and importable by path: `ci/setup` and CMake ask this file too, so that the search is written once.
-As a program it prints what it found: `python _libraries.py --build CHECKOUT [--json]`.
+As a program it prints what it found: `python loading.py --build CHECKOUT [--json]`.
 
 The order: UCC_HOME / UCX_HOME; HPC-X; a conda prefix; then
 - for a build: the system, and last the libucx wheel or what `ci/provision-ucc` made;
@@ -194,7 +194,9 @@ def _unpacked_hpcx(kit: Kit) -> Iterator[_Place]:
 def _carried(kit: Kit) -> _Place:
     """What came from PyPI: the libucx wheel, or the UCC inside ours."""
     if kit is UCC:
-        return _Place("bundled", Path(__file__).resolve().parent / "_ucc", "the copy in the torch-ucc wheel")
+        return _Place(
+            "bundled", Path(__file__).resolve().parent.parent / "_ucc", "the copy in the torch-ucc wheel"
+        )
     spec = importlib.util.find_spec("libucx")
     if spec is None or not spec.submodule_search_locations:
         return _Place("wheel", None, "the libucx wheel is not installed")

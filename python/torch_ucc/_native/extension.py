@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 
-from torch_ucc import _libraries
+from torch_ucc._native import loading
 from torch_ucc.topology import user
 
 
@@ -35,7 +36,7 @@ def load_libraries() -> None:
     """UCX and UCC, those that the extension was built with or others. Raises ImportError."""
     info = _build_info()
     said = {*os.environ, *user.in_files(os.environ)}
-    _libraries.preload(info.UCC_PREFIX, info.UCX_PREFIX, said)
+    loading.preload(info.UCC_PREFIX, info.UCX_PREFIX, said)
 
 
 def backend_of(group: Any) -> Any:
@@ -64,6 +65,7 @@ def _build_info() -> ModuleType:
     try:
         return importlib.import_module("torch_ucc._build_info")
     except ModuleNotFoundError as error:
+        package = Path(__file__).parents[1]
         raise ImportError(
-            f"torch_ucc in {__file__} was never built: run ci/setup, and import it from outside its sources."
+            f"torch_ucc in {package} was never built: run ci/setup, and import it from outside its sources."
         ) from error

@@ -1,4 +1,4 @@
-"""`torch_ucc._plan`: when ranks ask each other, what they agree on, and what is kept of it."""
+"""`torch_ucc._group.planning`: when ranks ask each other, what they agree on, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from torch_ucc import _extension, _plan
+from torch_ucc._group import planning
+from torch_ucc._native import extension
 from torch_ucc.topology import cores, fingerprint, sysv
 from torch_ucc.topology.algorithms import ONE_HOST, one_host
 from torch_ucc.topology.cores import usable_here
@@ -42,8 +43,8 @@ class Compiled:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiled]:
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_plan, "_of_contexts", {})
-    _extension.compiled()  # and with it UCX, whose modules a plan looks at
+    monkeypatch.setattr(planning, "_of_contexts", {})
+    extension.compiled()  # and with it UCX, whose modules a plan looks at
     yield Compiled()
 
 
@@ -58,7 +59,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiled]:
     ],
 )
 def test_what_the_launcher_tells(environment: dict[str, str], size: int, told: bool | None) -> None:
-    assert _plan.told_by_launcher(size, environment) is told
+    assert planning.told_by_launcher(size, environment) is told
 
 
 def on_one_host(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
@@ -72,9 +73,9 @@ def test_ranks_of_one_host_make_no_plan(compiled: Compiled, monkeypatch: pytest.
         ranks = range(size)
         on_one_host(monkeypatch, size)
         compiled.asked, compiled.size = 0, size
-        told = _plan.choose(compiled.exchange, 0, ranks)
+        told = planning.choose(compiled.exchange, 0, ranks)
         assert compiled.asked == (size > 2) and told.agreed is None
-        plan = _plan.agree(0, ranks, [_plan.record_here()] * size).plan
+        plan = planning.agree(0, ranks, [planning.record_here()] * size).plan
         assert told == (plan.ucx_settings(0), plan.ucc_settings(0), None)
 
 
@@ -87,7 +88,7 @@ def test_ranks_of_one_host_that_see_other_numbers_of_cores_plan(
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     compiled.apart, compiled.size = True, 3
-    told = _plan.choose(compiled.exchange, 0, range(3))
+    told = planning.choose(compiled.exchange, 0, range(3))
     agreed = told.agreed
     assert compiled.asked == 2 and agreed
     assert told == (agreed.plan.ucx_settings(0), agreed.plan.ucc_settings(0), agreed)
@@ -104,27 +105,27 @@ def test_ranks_that_the_launcher_keeps_to_a_core_each_have_one_each(
         monkeypatch.setenv(name, value)
     of = {os.getppid(): {0, 1}, 0: {1}}
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: of[pid])
-    assert _plan.choose(compiled.exchange, 0, [0, 1])[0][0] == tls(cma=False, tcp=False, sysv=sysv.works())
+    assert planning.choose(compiled.exchange, 0, [0, 1])[0][0] == tls(cma=False, tcp=False, sysv=sysv.works())
     of[os.getppid()] = {1}
-    assert _plan.choose(compiled.exchange, 0, [0, 1])[0][0] == tls(cma=True, tcp=False, sysv=sysv.works())
+    assert planning.choose(compiled.exchange, 0, [0, 1])[0][0] == tls(cma=True, tcp=False, sysv=sysv.works())
 
 
 def test_ranks_that_find_themselves_on_one_host_need_no_plan(compiled: Compiled) -> None:
-    told = _plan.choose(compiled.exchange, 0, [4, 7])
+    told = planning.choose(compiled.exchange, 0, [4, 7])
     assert told == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK], None)
     assert compiled.asked == 1
 
 
 def test_where_a_rank_cannot_tell_they_plan(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fingerprint, "host_fingerprint", lambda: b"")
-    assert _plan.choose(compiled.exchange, 0, [4, 7]).agreed
+    assert planning.choose(compiled.exchange, 0, [4, 7]).agreed
     assert compiled.asked == 2
 
 
 def test_nor_need_they_what_makes_plans() -> None:
     program = (
-        "import sys; from torch_ucc import _plan\n"
-        "_plan.choose(None, 0, [0, 1])\n"
+        "import sys; from torch_ucc._group import planning\n"
+        "planning.choose(None, 0, [0, 1])\n"
         "print([name for name in sys.modules if name.startswith('torch_ucc.topology.')])\n"
     )
     environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -137,15 +138,15 @@ def test_nor_need_they_what_makes_plans() -> None:
 def test_what_is_set_is_checked_also_there(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     on_one_host(monkeypatch, 2)
     monkeypatch.setenv("UCC_ESTIMATED_NUM_PPN", "7")
-    assert _plan.choose(compiled.exchange, 0, [0, 1]) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK], None)
+    assert planning.choose(compiled.exchange, 0, [0, 1]) == (OF_A_PAIR, [ALGORITHMS, LOOPBACK], None)
     monkeypatch.setenv("UCX_TLS", "rc")
     with pytest.raises(ValueError, match=r"^this group cannot work: UCX_TLS=rc on rank 0"):
-        _plan.choose(compiled.exchange, 0, [0, 1])
+        planning.choose(compiled.exchange, 0, [0, 1])
 
 
 def test_others_ask_and_agree(compiled: Compiled) -> None:
     compiled.apart = True
-    chosen = _plan.choose(compiled.exchange, 0, [4, 7])
+    chosen = planning.choose(compiled.exchange, 0, [4, 7])
     assert (chosen.ucx, chosen.ucc) == (OF_A_PAIR, [ALGORITHMS, ("ESTIMATED_NUM_PPN", "2"), LOOPBACK])
     assert compiled.asked == 2 and chosen.agreed and chosen.agreed.host_of(7) == 0
 
@@ -162,12 +163,12 @@ class Contexts:
 
 def test_what_was_chosen_is_kept_while_its_context_is_open(compiled: Compiled) -> None:
     """Also of two worlds with the same ranks; and a process that recovers does not grow."""
-    first, second, third = (_plan.Chosen([("TLS", name)], []) for name in ("a", "b", "c"))
-    _plan.keep(Contexts(), 1, first)
-    _plan.keep(Contexts(1), 2, second)
-    assert (_plan.of(1), _plan.of(2), _plan.of(3)) == (first, second, ([], [], None))
-    _plan.keep(Contexts(2), 3, third)
-    assert (_plan.of(1), _plan.of(2), _plan.of(3)) == (([], [], None), second, third)
+    first, second, third = (planning.Chosen([("TLS", name)], []) for name in ("a", "b", "c"))
+    planning.keep(Contexts(), 1, first)
+    planning.keep(Contexts(1), 2, second)
+    assert (planning.of(1), planning.of(2), planning.of(3)) == (first, second, ([], [], None))
+    planning.keep(Contexts(2), 3, third)
+    assert (planning.of(1), planning.of(2), planning.of(3)) == (([], [], None), second, third)
 
 
 def test_what_cannot_work_is_an_error_that_counts_the_rest(
@@ -177,4 +178,4 @@ def test_what_cannot_work_is_an_error_that_counts_the_rest(
     compiled.size = 6
     wanted = r"^this group cannot work: UCX_TLS=rc on rank 0 .* So on 2 more ranks\.$"
     with pytest.raises(ValueError, match=wanted):
-        _plan.choose(compiled.exchange, 0, range(6))
+        planning.choose(compiled.exchange, 0, range(6))

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torch_ucc import _extension, _libraries, _options, _plan, config
+from torch_ucc import config
+from torch_ucc._group import group_options, planning
+from torch_ucc._native import extension, loading
 from torch_ucc._register import told_by_profile
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.explain import differences
@@ -29,21 +31,21 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     return described(group)[0]
 
 
-def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], _plan.Agreed]:
+def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], planning.Agreed]:
     """describe(), and what the ranks of the group agreed on, or would."""
-    compiled = _extension.compiled()
+    compiled = extension.compiled()
     settings = config.in_force()
     members = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
     me = dist.get_rank(group)
-    backend = _extension.backend_of(group or dist.group.WORLD)
-    chosen = _plan.of(backend.context) if backend is not None else _plan.Chosen([], [])
+    backend = extension.backend_of(group or dist.group.WORLD)
+    chosen = planning.of(backend.context) if backend is not None else planning.Chosen([], [])
     planned = (chosen.ucx, chosen.ucc)
-    own = _options.of(group or dist.group.WORLD)
+    own = group_options.of(group or dist.group.WORLD)
     with told_by_profile():
-        probe = compiled.TransportProbe(_options.told(planned, own)[0])
+        probe = compiled.TransportProbe(group_options.told(planned, own)[0])
     told: list[tuple[bytes, bytes]] = [(b"", b"")] * len(members)
-    dist.all_gather_object(told, (probe.address(), _plan.record_here()), group=group)
-    agreed = chosen.agreed or _plan.agree(me, members, [record for _, record in told])
+    dist.all_gather_object(told, (probe.address(), planning.record_here()), group=group)
+    agreed = chosen.agreed or planning.agree(me, members, [record for _, record in told])
     hosts = [agreed.host_of(rank) for rank in members]
     transports = {where: probe.transports_to(told[other][0]) for where, other in _one_peer_each(hosts, me)}
     dist.barrier(group)  # the addresses are those of probes that must still exist
@@ -56,7 +58,7 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], _
             name: {"value": str(getattr(settings, name)), "source": settings.sources.get(name, "default")}
             for name in config.names()
         },
-        "options": _options.shown(planned, own),
+        "options": group_options.shown(planned, own),
         "hosts": sorted({agreed.job.hosts[host].host for host in hosts}),
         "ranks": len(members),
         "usable_cores": usable_here(),
@@ -71,7 +73,7 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], _
 
 def libraries() -> dict[str, dict[str, str]]:
     """Those that this process runs, once the extension is loaded."""
-    compiled = _extension.compiled()
+    compiled = extension.compiled()
     return {
         "UCC": {"version": compiled.ucc_version(), **_where("UCC")},
         "UCX": {"version": compiled.ucx_version(), **_where("UCX")},
@@ -87,7 +89,7 @@ def _one_peer_each(hosts: Sequence[int], me: int) -> list[tuple[str, int]]:
 
 
 def _where(name: str) -> dict[str, str]:
-    for library in _libraries.loaded():
+    for library in loading.loaded():
         if library.name == name:
             return {"from": str(library.path), "because": library.why}
     return {}

@@ -15,8 +15,8 @@ from typing import Any
 import libucx
 import pytest
 import torch_ucc
-from torch_ucc import _libraries
-from torch_ucc._libraries import UCC, UCX, Kit, LibraryError
+from torch_ucc._native import loading
+from torch_ucc._native.loading import UCC, UCX, Kit, LibraryError
 
 BUNDLED = Path(torch_ucc.__file__).parent / "_ucc"
 UCX_WHEEL = Path(libucx.__file__).parent
@@ -37,8 +37,8 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     nowhere: Callable[[Kit], Iterator[Any]] = lambda kit: iter(())  # noqa: E731
-    monkeypatch.setattr(_libraries, "_unpacked_hpcx", nowhere)
-    monkeypatch.setattr(_libraries, "_system", nowhere)
+    monkeypatch.setattr(loading, "_unpacked_hpcx", nowhere)
+    monkeypatch.setattr(loading, "_system", nowhere)
 
 
 def make_prefix(prefix: Path, kit: Kit, headers: bool = True) -> Path:
@@ -65,28 +65,28 @@ def test_the_order_of_the_search(kit: Kit, tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setenv(variable, str(make_prefix(tmp_path / name, kit)))
     last = "provisioned" if kit is UCC else "wheel"
 
-    kinds = [found.kind for found in _libraries.all_found(kit, checkout)]
+    kinds = [found.kind for found in loading.all_found(kit, checkout)]
 
     assert kinds == ["explicit", "hpcx", "conda", last]
 
 
 def test_a_run_prefers_what_the_extension_was_built_with(tmp_path: Path) -> None:
     built_with = make_prefix(tmp_path / "spack", UCC, headers=False)
-    assert _libraries.find_ucc(built_with=str(built_with)).prefix == built_with
-    assert _libraries.find_ucc(built_with=str(tmp_path / "gone")).kind == "bundled"
+    assert loading.find_ucc(built_with=str(built_with)).prefix == built_with
+    assert loading.find_ucc(built_with=str(tmp_path / "gone")).kind == "bundled"
 
 
 def test_a_run_passes_over_a_conda_prefix_that_is_not_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDA_PREFIX", str(make_prefix(tmp_path, UCC)))
-    assert _libraries.find_ucc().kind == "bundled"
+    assert loading.find_ucc().kind == "bundled"
 
 
 def test_a_version_is_read_from_the_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UCC_HOME", str(make_prefix(tmp_path / "ucc", UCC)))
     monkeypatch.setenv("UCX_HOME", str(make_prefix(tmp_path / "ucx", UCX)))
-    assert (_libraries.find_ucc().version, _libraries.find_ucx().version) == ("9.8.7", "9.8")
+    assert (loading.find_ucc().version, loading.find_ucx().version) == ("9.8.7", "9.8")
 
 
 @pytest.mark.parametrize("folder", ["lib64", f"lib/{sysconfig.get_config_var('MULTIARCH')}"])
@@ -96,27 +96,27 @@ def test_other_library_folders_of_a_prefix(
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "libucc.so.1").touch()
     monkeypatch.setenv("UCC_HOME", str(tmp_path))
-    assert _libraries.find_ucc().library == tmp_path / folder / "libucc.so.1"
+    assert loading.find_ucc().library == tmp_path / folder / "libucc.so.1"
 
 
 def test_a_home_without_a_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UCC_HOME", str(tmp_path))
     with pytest.raises(LibraryError, match=rf"^UCC_HOME is {tmp_path}, but there is no libucc\.so\.1 in it"):
-        _libraries.find_ucc()
+        loading.find_ucc()
 
 
 def test_a_home_without_headers_is_an_error_for_a_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UCX_HOME", str(make_prefix(tmp_path, UCX, headers=False)))
-    assert _libraries.find_ucx().kind == "explicit"
+    assert loading.find_ucx().kind == "explicit"
     with pytest.raises(LibraryError, match=r"there is no ucp/api/ucp\.h in it"):
-        _libraries.find_ucx(tmp_path)
+        loading.find_ucx(tmp_path)
 
 
 def test_nothing_found_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(LibraryError) as error:
-        _libraries.find_ucc(tmp_path)
+        loading.find_ucc(tmp_path)
     for words in ("UCC_HOME is not set", "HPCX_UCC_DIR is not set", ".deps/ucc", "run ci/provision-ucc"):
         assert words in str(error.value)
 
@@ -127,19 +127,19 @@ def test_nothing_found_says_where_it_looked_and_what_to_do(tmp_path: Path) -> No
 LOOK = """
 import ctypes, json, re, sys
 {before}
-from torch_ucc import _extension, _libraries
+from torch_ucc._native import extension, loading
 try:
-    _extension.compiled()
+    extension.compiled()
 except ImportError as error:
     print(json.dumps({{"error": str(error)}}))
     sys.exit()
-assert _libraries.preload() == _libraries.loaded()
+assert loading.preload() == loading.loaded()
 # Have both load their plugins.
 count, components = ctypes.c_uint(), ctypes.c_void_p()
 ctypes.CDLL("libuct.so.0").uct_query_components(ctypes.byref(components), ctypes.byref(count))
 ctypes.CDLL("libucc.so.1").ucc_lib_config_read(None, None, ctypes.byref(ctypes.c_void_p()))
 mapped = set(re.findall(r"/\\S*/libuc[a-z_]*\\.so\\S*", open("/proc/self/maps").read()))
-loaded = [[one.name, one.kind, str(one.path)] for one in _libraries.loaded()]
+loaded = [[one.name, one.kind, str(one.path)] for one in loading.loaded()]
 print(json.dumps({{"mapped": sorted(mapped), "loaded": loaded}}))
 """
 
@@ -211,17 +211,17 @@ def test_a_home_that_comes_too_late_is_an_error(tmp_path: Path) -> None:
 
 HOOKS = """
 import ctypes, os
-from torch_ucc import _extension, _libraries
+from torch_ucc._native import extension, loading
 {registering}
 libc = ctypes.CDLL(None)
 start_of_munmap = lambda: ctypes.string_at(ctypes.cast(libc.munmap, ctypes.c_void_p), 13)
 before, environment = start_of_munmap(), dict(os.environ)
-_extension.load_libraries()
+extension.load_libraries()
 assert dict(os.environ) == environment
 print("patched" if start_of_munmap() != before else "as it was")
 """
-NOBODY_REGISTERS = "_libraries._REGISTERING = ()"
-HERE_ONE_DOES = "_libraries._REGISTERING = ('/nowhere', '/dev/null')"
+NOBODY_REGISTERS = "loading._REGISTERING = ()"
+HERE_ONE_DOES = "loading._REGISTERING = ('/nowhere', '/dev/null')"
 
 
 @pytest.mark.parametrize(
