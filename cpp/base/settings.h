@@ -13,13 +13,14 @@ namespace torch_ucc {
 
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
+// Filled by torch_ucc.config, which has the defaults.
 struct Settings {
   // How a thread that waits goes from spinning to sleeping: see progress/parker.h. A `spin` of zero
   // yields from the start.
-  std::chrono::microseconds spin{200};
-  std::chrono::microseconds yield{2000};
-  std::chrono::microseconds pause_min{20};
-  std::chrono::microseconds pause_max{1000};
+  std::chrono::microseconds spin{0};
+  std::chrono::microseconds yield{0};
+  std::chrono::microseconds pause_min{0};
+  std::chrono::microseconds pause_max{0};
 
   // How many threads of this process can run at once. With more ranks than that on this host nobody
   // spins.
@@ -28,8 +29,8 @@ struct Settings {
   // A larger allreduce or reduce is posted as pieces of this many bytes, `segment_window` of them
   // at a time: UCC's scratch memory then stays in its pool. What else needs much memory for one
   // operation goes in pieces one after the other: ops/prepared.h.
-  std::size_t segment_bytes = 1 << 20;
-  unsigned segment_window = 2;
+  std::size_t segment_bytes = 0;
+  unsigned segment_window = 0;
 
   // Compare every collective call between the ranks before it starts: see ops/cross_check.h.
   bool cross_check = false;
@@ -54,7 +55,7 @@ struct Settings {
 
   // How long a group that closes waits for its peers to close too, and then for the library to let
   // go.
-  std::chrono::milliseconds close_timeout{5000};
+  std::chrono::milliseconds close_timeout{0};
 
   // Name and value of everything that must be equal on all ranks (some of the above, UCC's own
   // variables). A difference is an error at init that names it.
