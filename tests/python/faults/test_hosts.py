@@ -18,8 +18,7 @@ import torch
 import torch.distributed as dist
 import torch_ucc
 from torch._C._distributed_c10d import TCPStore
-from torch_ucc import testing
-from torch_ucc.testing import RankError, stacks
+from torch_ucc.testing import RankError, running, stacks
 from torch_ucc.testing.hosts import Hosts, Ranks, hosts
 from torch_ucc.topology.algorithms import OVER_TCP
 
@@ -166,7 +165,7 @@ def test_the_limit_shows_stacks_and_kills(
     with pair.started(stay, str(tmp_path), per_host=(0, 1), init=False, timeout=FAR) as ranks:
         wait_until((tmp_path / "0").exists)
         pid = ranks.pid(0)
-        monkeypatch.setattr(testing, "_now", lambda: next(clock))
+        monkeypatch.setattr(running, "_now", lambda: next(clock))
         with pytest.raises(RankError, match="had not ended after 600 s: 0"):
             ranks.values()
     assert stacks.ended(pid)

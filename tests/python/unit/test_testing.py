@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ucc import testing
-from torch_ucc.testing import RankError, ScriptError, run_ranks, run_script, stacks
+from torch_ucc.testing import RankError, ScriptError, run_ranks, run_script, running, stacks
 
 FAR = 600.0
 
@@ -114,7 +113,7 @@ def jump_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]]
     """Moves the clock of `testing` beyond every limit as soon as a condition holds."""
 
     def arm(condition: Callable[[], bool]) -> None:
-        monkeypatch.setattr(testing, "_now", lambda: time.monotonic() + (10 * FAR if condition() else 0.0))
+        monkeypatch.setattr(running, "_now", lambda: time.monotonic() + (10 * FAR if condition() else 0.0))
 
     return arm
 
