@@ -146,11 +146,12 @@ class UccBackend final : public c10d::Backend {
       throw;
     }
   }
-  // The coalescing of this thread, if there is one, of which a call was refused.
+  // Drops the coalescing that this thread has open, if any: one of its calls was refused with `error`.
   void drop_for(const std::exception& error);
   Call call(const Operation& op, int peer = Call::kNoPeer, int tag = 0) const;
   void refuse_forked_child(const std::string& what) const;
-  // Of what UCC moves, and of what it reduces. `tensors`: those of the call, or some of them.
+  // The staging of a collective that moves data, and of one that reduces. `tensors` belong to the call;
+  // the first of them decides in which memory UCC works.
   Staging moving(Call& call, at::TensorList tensors);
   Staging reducing(Call& call, at::TensorList tensors, const c10d::ReduceOp& op);
   // `timeout` not above 0: the group's.

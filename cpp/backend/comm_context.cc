@@ -27,9 +27,8 @@ Status closed_status() { return {StatusCode::closed, "its process group was clos
 // to be had, the library's own clean-up, callbacks that end.
 constexpr std::chrono::milliseconds kForOurselves{500};
 
-// How long the end of a peer, of which the transport knows already, may take to be told: by process
-// descriptor or life line that is milliseconds, on a machine where each core is wanted by many
-// more.
+// The transport may notice the end of a peer before the watching thread names the peer. How long the
+// engine waits for that name: it comes within milliseconds, or later on a machine with too few cores.
 constexpr milliseconds kVerdict{2000};
 
 // How long nothing may arrive for the operations of a group that has lost a member, before they
@@ -163,8 +162,8 @@ void CommContext::wait_for_lines(const GiveUp& give_up, Deadline deadline) {
   }
 }
 
-// In the watching thread. Who is gone is marked first: a group that is made meanwhile is open by
-// now, or its making sees that.
+// Runs in the watching thread. The member is marked as gone before the open groups are looked at. So a
+// group that is created at the same time is found among them, or its creation finds the mark.
 void CommContext::on_end(const Notice& notice) {
   std::vector<std::pair<std::shared_ptr<FailureDomain>, Loss>> losses;
   for (const std::uint64_t position : roster_.lost_with(notice)) {

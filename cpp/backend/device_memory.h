@@ -1,4 +1,4 @@
-// In the memory of which devices UCX and UCC work themselves, where that is wanted.
+// Finds the devices in whose own memory UCX and UCC can work. Only asked for if the user wants that.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,10 @@
 
 namespace torch_ucc {
 
-// By device type, as `wanted` names UCX's memory.
+// For messages, by device type. `wanted` has the name that UCX has for the memory of each type.
 MemoryTypes<ucs_memory_type_t>::Entries direct_messages(const NamedValues& wanted, const UcxWorker& worker);
 
-// What is asked of it.
+// What agree_on_native_collectives() works with.
 struct Libraries {
   Engine& engine;
   UccContext& ucc;
@@ -26,9 +26,10 @@ struct Libraries {
   int rank;  // in it
 };
 
-// By device type, as `wanted` names UCX's and UCC's memory: how the members of a group go about a
-// collective must be the same on all of them. `device`: the current one, of which UCC was told as
-// it started. Blocks until all members said what they can; throws StatusError.
+// For collectives, by device type. `wanted` has the name that UCX and UCC have for the memory of each
+// type; `device` was the current device when UCC started. All members of a group must run a
+// collective in the same way, so this blocks until all of them have said what they can do. Throws
+// StatusError.
 MemoryTypes<ucc_memory_type_t>::Entries agree_on_native_collectives(const NamedValues& wanted, std::optional<c10::Device> device,
                                                                     const Libraries& libraries, Deadline deadline);
 

@@ -1,4 +1,4 @@
-// From a call, whose tensors were prepared, to its Work.
+// Turns a prepared call into an operation and a Work.
 #include <algorithm>
 #include <utility>
 
@@ -28,7 +28,7 @@ EffectOrder::Lasts lasting(const std::vector<std::shared_ptr<const Fence>>& fenc
   };
 }
 
-// What can be done at once of a call whose tensors are on the host.
+// For a call whose tensors are on the host: fills its buffers, and ends it if nothing is sent.
 void begin_on_host(Prepared& prepared) {
   prepared.fill();
   if (prepared.path == Path::nothing && prepared.store) {
@@ -51,13 +51,7 @@ Call UccBackend::call(const Operation& op, int peer, int tag) const {
   return call;
 }
 
-const Status* UccBackend::failure() const {
-  const FailureDomain& domain = membership_.team->domain();
-  if (domain.failed()) {
-    return &domain.failure();
-  }
-  return context_->engine().failed() ? &context_->engine().failure() : nullptr;
-}
+const Status* UccBackend::failure() const { return context_->engine().failure_for(membership_.team->domain()); }
 
 void UccBackend::refuse_forked_child(const std::string& what) const {
   if (in_forked_child()) {

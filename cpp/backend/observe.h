@@ -17,11 +17,10 @@ namespace torch_ucc {
 std::int64_t elements_in(const Tensors& tensors);
 
 // An event "record_param_comms" with op, sizes and group; the caller knows that somebody profiles.
-// `first` and `stride` are those of the group's global ranks.
+// `first` is the first global rank of the group, `stride` the distance to the second.
 void tell_profiler(const Call& call, const Prepared& prepared, std::int64_t first, std::int64_t stride);
 
-// Refuses a call whose data has a NaN, before anything of it is sent. Only what this rank
-// contributes is looked at.
+// Throws if the data that this rank contributes contains a NaN. Called before anything is sent.
 void check_for_nans(const Call& call, const Prepared& prepared);
 
 // The user's hook for operations that ended, and how many it has still to be told of. Any thread.

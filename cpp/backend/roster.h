@@ -1,4 +1,4 @@
-// The members of a context: who they are, who is gone, and what each called last.
+// The members of a context, their last calls, and which of them are gone.
 #pragma once
 
 #include <cstdint>

@@ -178,7 +178,7 @@ void Engine::poll(LoopToken& token, const Op* until, int rounds) {
   bool until_ended = false;
   for (int round = 0; round < rounds && !in_flight_.empty() && !until_ended; ++round) {
     if (Status progressed = transport_.progress(token); !progressed.ok()) {
-      if (!suspects_.hold_back(progressed)) {
+      if (!suspects_.hold_back(progressed, Clock::now())) {
         fail(std::move(progressed));
         abandon_failed(token);
         return;

@@ -106,6 +106,13 @@ class Engine {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Only valid once failed().
   const Status& failure() const { return failure_; }
+  // Why operations of the domain cannot end well any more; null while they can.
+  const Status* failure_for(const FailureDomain& domain) const {
+    if (domain.failed()) {
+      return &domain.failure();
+    }
+    return failed() ? &failure() : nullptr;
+  }
 
   // Calls `body` with the baton, if it can be had before the deadline; false if not. For handles
   // that are made or destroyed outside an operation. `body` must not block on a peer.
@@ -159,13 +166,7 @@ class Engine {
   void start_now(std::shared_ptr<Op> op, Follow follow);
   void serve_intake();
   void deliver(std::span<Ended> ended);
-  // Why nothing can come of it any more; null while something can.
-  const Status* failure_for(const Op& op) const {
-    if (op.domain().failed()) {
-      return &op.domain().failure();
-    }
-    return failed() ? &failure() : nullptr;
-  }
+  const Status* failure_for(const Op& op) const { return failure_for(op.domain()); }
   Status failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason);
   std::optional<Status> result_of(Op& op);
   bool complete(Op& op, Status status);

@@ -1,6 +1,7 @@
 // Operations that the transport ended badly, or well in doubt, and when to believe it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -47,13 +48,13 @@ class Suspects {
 
   // The transport said this itself, of no operation. False if that is for the caller to act on at
   // once.
-  bool hold_back(Status& status) {
+  bool hold_back(Status& status, Clock::time_point now) {
     if (limit_.count() == 0) {
       return false;
     }
     if (!unexplained_) {
       unexplained_ = std::move(status);
-      explain_by_ = Deadline::after(limit_);
+      explain_by_ = Deadline::after(limit_, now);
     }
     return true;
   }

@@ -58,10 +58,10 @@ TEST_F(SuspectsTest, AnEndExplainsForSoLongOnly) {
 
 TEST_F(SuspectsTest, AnErrorOfNoOperationIsHeldBackAndToldOnce) {
   Status status = kCut;
-  ASSERT_TRUE(suspects_.hold_back(status));
+  ASSERT_TRUE(suspects_.hold_back(status, kThen));
   EXPECT_FALSE(suspects_.empty());
-  EXPECT_FALSE(suspects_.take_unexplained(Clock::now(), kNobodyDied));
-  const Clock::time_point late = Clock::now() + kLimit;
+  EXPECT_FALSE(suspects_.take_unexplained(kThen, kNobodyDied));
+  const Clock::time_point late = kThen + kLimit;
   const auto told = suspects_.take_unexplained(late, kNobodyDied);
   ASSERT_TRUE(told);
   EXPECT_EQ(told->message(), kCut.message());
@@ -71,15 +71,15 @@ TEST_F(SuspectsTest, AnErrorOfNoOperationIsHeldBackAndToldOnce) {
 
 TEST_F(SuspectsTest, AnErrorOfNoOperationThatSomebodysEndExplainsIsDropped) {
   Status status = kCut;
-  ASSERT_TRUE(suspects_.hold_back(status));
-  EXPECT_FALSE(suspects_.take_unexplained(Clock::now() + kLimit, Clock::now()));
+  ASSERT_TRUE(suspects_.hold_back(status, kThen));
+  EXPECT_FALSE(suspects_.take_unexplained(kThen + kLimit, kThen));
   EXPECT_TRUE(suspects_.empty());
 }
 
 TEST_F(SuspectsTest, WithoutALimitNothingIsHeldBack) {
   Suspects at_once({.verdict = milliseconds(0)});
   Status status = kCut;
-  EXPECT_FALSE(at_once.hold_back(status));
+  EXPECT_FALSE(at_once.hold_back(status, kThen));
   EXPECT_EQ(status.message(), kCut.message());
 }
 
