@@ -32,7 +32,8 @@ RUN_BY = {
 }
 # The block: why it is not run. If it is of commands, the files that they name must be there.
 NOT_RUN = {
-    "CONTRIBUTING.md: ci/setup      everything the project nee": "a table; ci/test runs what runs this",
+    "CONTRIBUTING.md: .venv/bin/python -m pytest tests/python/": "one test, which ci/test runs with all others",
+    "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "minutes of compiling, which ci/test does itself",
     "docs/frameworks.md: ci/integration": "a gigabyte of downloads for each framework",
     "docs/frameworks.md: ValueError: Your assigned backend ucc is": "an output",
     "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
