@@ -26,7 +26,8 @@ void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, 
   // UCC has no other way to hand an option on to UCX, and UCX reads those of its transports
   // (TCP_RX_SEG_SIZE) by UCX_ alone. UCX has read them before UCC first asks the peers; from then
   // on another thread may make a context, with which a peer is first.
-  auto told = std::make_optional<TemporaryEnvironment>(std::initializer_list<std::string>{"UCC_UCX_", "UCX_"}, without_cma(ucx));
+  auto told =
+      std::make_optional<TemporaryEnvironment>(std::initializer_list<std::string>{"UCC_UCX_", "UCX_"}, without_reads(ucx));
   oob.set_on_next_exchange([&told] { told.reset(); });
   const ucc_status_t status = ucc_context_create(library, &params, config.get(), &handle_);
   oob.set_on_next_exchange(nullptr);

@@ -1,6 +1,7 @@
 #include "ucc/context_config.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <sstream>
@@ -45,34 +46,39 @@ UccContextConfig read_ucc_context_config(const NamedValues& options) {
   return config;
 }
 
-std::string tls_without_cma(const std::string& tls) {
-  if (tls.rfind('^', 0) == 0) {
-    return (',' + tls.substr(1) + ',').find(",cma,") == std::string::npos ? tls + ",cma" : tls;
-  }
+std::string tls_without_reads(const std::string& tls) {
+  constexpr std::array<const char*, 2> kReaders{"cma", "knem"};
+  const bool excludes = tls.rfind('^', 0) == 0;
   std::string kept;
-  std::istringstream names(tls.empty() ? "all" : tls);
+  std::istringstream names(excludes ? tls.substr(1) : tls.empty() ? "all" : tls);
   for (std::string name; std::getline(names, name, ',');) {
-    if (name == "all") {
-      return "^cma";
+    if (!excludes && name == "all") {
+      return tls_without_reads("^");
     }
-    if (name != "cma") {
-      kept += (kept.empty() ? "" : ",") + (name == "sm" || name == "shm" ? "mm" : name);
+    if (std::find(kReaders.begin(), kReaders.end(), name) == kReaders.end()) {
+      kept += (kept.empty() ? "" : ",") + (!excludes && (name == "sm" || name == "shm") ? "mm" : name);
     }
   }
-  return kept.empty() ? "^cma" : kept;
+  if (!excludes && !kept.empty()) {
+    return kept;
+  }
+  for (const char* reader : kReaders) {
+    kept += (kept.empty() ? "" : ",") + std::string(reader);
+  }
+  return "^" + kept;
 }
 
-NamedValues without_cma(NamedValues ucx) {
+NamedValues without_reads(NamedValues ucx) {
   const auto told = std::find_if(ucx.rbegin(), ucx.rend(), [](const auto& each) { return each.first == "TLS"; });
   if (told != ucx.rend()) {
-    told->second = tls_without_cma(told->second);
+    told->second = tls_without_reads(told->second);
     return ucx;
   }
   const char* tls = std::getenv("UCC_UCX_TLS");  // NOLINT(concurrency-mt-unsafe): see base/environment.h
   if (tls == nullptr) {
     tls = std::getenv("UCX_TLS");  // NOLINT(concurrency-mt-unsafe): see base/environment.h
   }
-  ucx.emplace_back("TLS", tls_without_cma(tls == nullptr ? "" : tls));
+  ucx.emplace_back("TLS", tls_without_reads(tls == nullptr ? "" : tls));
   return ucx;
 }
 

@@ -17,12 +17,13 @@ using UccContextConfig = UniqueHandle<ucc_context_config_h, ucc_context_config_r
 // option which is none of a context: UCC reads others once for the process.
 UccContextConfig read_ucc_context_config(const NamedValues& options);
 
-// `ucx` with a TLS that has no cma, whoever named the transports. Where a rank is killed, a read by cma
-// from it fails, and UCC goes on with what was in the buffer: a survivor then passes wrong data on to
-// others, who hear of no error. Through shared memory the data does not come, and the operation fails.
-NamedValues without_cma(NamedValues ucx);
+// `ucx` with a TLS without cma and knem, whoever named the transports: by these one process reads the
+// memory of another. Where a rank is killed, a read from it fails, and UCC goes on with what was in the
+// buffer: a survivor then passes wrong data on to others, who hear of no error. Through shared memory
+// the data does not come, and the operation fails.
+NamedValues without_reads(NamedValues ucx);
 
-// The transports that `tls` names, as UCX_TLS does, without cma; empty names all.
-std::string tls_without_cma(const std::string& tls);
+// The transports that `tls` names, as UCX_TLS does, without cma and knem; empty names all.
+std::string tls_without_reads(const std::string& tls);
 
 }  // namespace torch_ucc

@@ -37,18 +37,19 @@ TEST_P(UccContextConfigRefusal, WhatIsNoOptionOfAContextIsNamed) {
 INSTANTIATE_TEST_SUITE_P(All, UccContextConfigRefusal,
                          testing::Values("NO_SUCH_OPTION", "CLS", "TL_UCP_ALLREDUCE_KN_RADIX", "TL_NOWHERE_TUNE", "TL_UCP"));
 
-TEST(TlsWithoutCma, LeavesItOutHoweverTheTransportsAreNamed) {
-  EXPECT_EQ(tls_without_cma(""), "^cma");
-  EXPECT_EQ(tls_without_cma("all"), "^cma");
-  EXPECT_EQ(tls_without_cma("^tcp"), "^tcp,cma");
-  EXPECT_EQ(tls_without_cma("^cma,tcp"), "^cma,tcp");
-  EXPECT_EQ(tls_without_cma("posix,cma,self"), "posix,self");
-  EXPECT_EQ(tls_without_cma("sm,self,tcp"), "mm,self,tcp");
+TEST(TlsWithoutReads, LeavesThemOutHoweverTheTransportsAreNamed) {
+  EXPECT_EQ(tls_without_reads(""), "^cma,knem");
+  EXPECT_EQ(tls_without_reads("all"), "^cma,knem");
+  EXPECT_EQ(tls_without_reads("cma"), "^cma,knem");
+  EXPECT_EQ(tls_without_reads("^tcp"), "^tcp,cma,knem");
+  EXPECT_EQ(tls_without_reads("^cma,tcp"), "^tcp,cma,knem");
+  EXPECT_EQ(tls_without_reads("posix,cma,knem,self"), "posix,self");
+  EXPECT_EQ(tls_without_reads("sm,self,tcp"), "mm,self,tcp");
 }
 
-TEST(TlsWithoutCma, OfSeveralValuesTheLastCounts) {
-  const NamedValues told = without_cma({{"TLS", "tcp"}, {"NET_DEVICES", "lo"}, {"TLS", "all"}});
-  EXPECT_EQ(told, (NamedValues{{"TLS", "tcp"}, {"NET_DEVICES", "lo"}, {"TLS", "^cma"}}));
+TEST(TlsWithoutReads, OfSeveralValuesTheLastCounts) {
+  const NamedValues told = without_reads({{"TLS", "tcp"}, {"NET_DEVICES", "lo"}, {"TLS", "all"}});
+  EXPECT_EQ(told, (NamedValues{{"TLS", "tcp"}, {"NET_DEVICES", "lo"}, {"TLS", "^cma,knem"}}));
 }
 
 }  // namespace
