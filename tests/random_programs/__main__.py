@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch_ucc.bench.busy import neighbour
 from torch_ucc.testing import RankError, run_ranks
+from torch_ucc.testing.hosts import Hosts, hosts
 
 from random_programs import ending
 from random_programs import rank as ranks
@@ -33,13 +35,28 @@ KILLED = "SIGKILL"
 SHRINK_S = 300.0
 
 
+@dataclass(frozen=True)
+class Where:
+    """Where the ranks run: all here, or each on a host of its own."""
+
+    backend: str = "ucc"
+    hosts: Hosts | None = None
+
+    def run(self, fn: Callable[..., object], ranks: int, *args: object, **limits: Any) -> None:
+        if self.hosts is None:
+            run_ranks(fn, ranks, *args, backend=self.backend, **limits)
+        else:
+            self.hosts.run(fn, *args, backend=self.backend, **limits)
+
+
 def main() -> int:
     options = _options()
     print(f"seed {options.seed}", flush=True)
     with contextlib.ExitStack() as stack:
         for _ in range(options.busy):
             stack.enter_context(neighbour())
-        return _programs(options)
+        made = stack.enter_context(hosts(options.ranks)) if options.hosts else None
+        return _programs(options, Where(options.backend, made))
 
 
 def _options() -> argparse.Namespace:
@@ -52,25 +69,26 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=20, help="with one of the two: how often")
     parser.add_argument("--busy", type=int, default=0, help="processes that compute meanwhile")
     parser.add_argument("--backend", default="ucc", help="gloo: only what both can do")
+    parser.add_argument("--hosts", action="store_true", help="each rank on a host of its own, over TCP")
     return parser.parse_args()
 
 
-def _programs(options: argparse.Namespace) -> int:
+def _programs(options: argparse.Namespace, where: Where) -> int:
     if options.program is not None or options.ending is not None:
         case = _case(options, options.program if options.ending is None else options.ending)
         print(case, flush=True)
-        found = tried(case, options.times, options.backend)
+        found = tried(case, options.times, where)
         print(found or "passed")
         return 1 if found else 0
     end, number = time.monotonic() + 60 * options.minutes, 0
     while (left := end - time.monotonic()) > 0:
         with tempfile.TemporaryDirectory(prefix="programs-") as folder:
-            why = unexpected(functools.partial(_turn, options, number, min(TURN_S, left), folder))
+            why = unexpected(functools.partial(_turn, options, where, number, min(TURN_S, left), folder))
             last = last_of(folder)
             if last.found or why:
                 options.ending = last.number if last.is_ending else None
                 print(f"{last.name} of seed {options.seed}\n{last.found}\n{why[-3000:]}", flush=True)
-                print(shrunk(_case(options, last.number), options.backend), flush=True)
+                print(shrunk(_case(options, last.number), where), flush=True)
                 return 1
         number = last.number + 1
         print(f"{number} programs", flush=True)
@@ -78,12 +96,12 @@ def _programs(options: argparse.Namespace) -> int:
     return 0
 
 
-def _turn(options: argparse.Namespace, first: int, seconds: float, folder: str) -> None:
+def _turn(options: argparse.Namespace, where: Where, first: int, seconds: float, folder: str) -> None:
     turn, limit = (options.seed, first, seconds, TURN), seconds + 240
-    if options.backend == "ucc":
-        run_ranks(ending.run, options.ranks, *turn, folder, timeout=limit, grace=GRACE_S)
+    if where.backend == "ucc":
+        where.run(ending.run, options.ranks, *turn, folder, timeout=limit, grace=GRACE_S)
     else:
-        run_ranks(ranks.run, options.ranks, *turn, True, folder, timeout=limit, backend=options.backend)
+        where.run(ranks.run, options.ranks, *turn, True, folder, timeout=limit)
 
 
 def _case(options: argparse.Namespace, number: int) -> Program | Ending:
@@ -128,17 +146,13 @@ def unexpected(run: Callable[[], object]) -> str:
     return ""
 
 
-def tried(case: Program | Ending, times: int, backend: str) -> str:
+def tried(case: Program | Ending, times: int, where: Where) -> str:
     if isinstance(case, Program):
-        return once(
-            lambda folder: run_ranks(
-                ranks.repeat, case.ranks, case, times, folder, timeout=150, backend=backend
-            )
-        )
+        return once(lambda folder: where.run(ranks.repeat, case.ranks, case, times, folder, timeout=150))
     size = case.program.ranks
     for _ in range(times):
         if found := once(
-            lambda folder: run_ranks(ending.told, size, case, 0, folder, timeout=150, grace=GRACE_S)
+            lambda folder: where.run(ending.told, size, case, 0, folder, timeout=150, grace=GRACE_S)
         ):
             return found
     return ""
@@ -150,8 +164,8 @@ def once(run: Callable[[str], object]) -> str:
         return last_of(folder).found or why
 
 
-def shrunk(case: Program | Ending, backend: str) -> str:
-    end, found = time.monotonic() + SHRINK_S, tried(case, 10, backend)
+def shrunk(case: Program | Ending, where: Where) -> str:
+    end, found = time.monotonic() + SHRINK_S, tried(case, 10, where)
     if not found:
         return f"it passed when it was run again\n{case}"
     again = True
@@ -160,7 +174,7 @@ def shrunk(case: Program | Ending, backend: str) -> str:
         for candidate in case.smaller():
             if time.monotonic() > end:
                 break
-            if candidate.size < case.size and (text := tried(candidate, 10, backend)):
+            if candidate.size < case.size and (text := tried(candidate, 10, where)):
                 case, found, again = candidate, text, True
                 break
     return f"as small as it gets:\n{case}\n{found[:3000]}"

@@ -12,7 +12,7 @@ from torch_ucc.testing import run_ranks
 
 from random_programs import ending
 from random_programs import rank as ranks
-from random_programs.__main__ import last_of, tried
+from random_programs.__main__ import Where, last_of, tried
 from random_programs.ending import Ending
 from random_programs.program import Draw, Program, Step, Thread, View, legal
 from random_programs.reference import Reference, reduced
@@ -139,12 +139,12 @@ def ending_of(how: str, called: int) -> Ending:
 
 def test_memory_of_what_failed_is_not_written_to() -> None:
     """UCC ends what it sends to a rank that died as a success, and its messages come later."""
-    assert tried(ending_of("killed", 2), 8, "ucc") == ""
+    assert tried(ending_of("killed", 2), 8, Where()) == ""
 
 
 @pytest.mark.parametrize(("how", "called"), [("left", 2), ("left", 1), ("killed when done", 2)])
 def test_an_ending(how: str, called: int) -> None:
-    assert tried(ending_of(how, called), 1, "ucc") == ""
+    assert tried(ending_of(how, called), 1, Where()) == ""
 
 
 def test_a_difference_after_an_ending_is_found() -> None:
