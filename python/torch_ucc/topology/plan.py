@@ -156,11 +156,11 @@ def _same_host(job: Job) -> Choice:
         reason = f"large messages are copied twice, since {why_not}"
     elif crowded:
         found = (*found, "cma")
-        reason = f"cma copies once, from process to process, which needs no second core, and {crowded}"
+        reason = f"cma, of messages only, copies once, which needs no second core, and {crowded}"
     else:
         reason = (
             "every rank has a core, and two that copy at once are faster than cma; a rank that is killed "
-            "while it copies can block others of its host in groups without it, which cma makes rare"
+            "while it copies can block others of its host in groups without it"
         )
     several = len(job.hosts) > 1
     reason += (
