@@ -32,8 +32,8 @@ RUN_BY = {
 }
 # The block: why it is not run. If it is of commands, the files that they name must be there.
 NOT_RUN = {
-    "CONTRIBUTING.md: .venv/bin/python -m pytest tests/python/": "one test, which ci/test runs with all others",
-    "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "minutes of compiling, which ci/test does itself",
+    "CONTRIBUTING.md: .venv/bin/python -m pytest tests/python/": "ci/test runs this test, too",
+    "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "ci/test compiles and runs these",
     "docs/frameworks.md: ci/integration": "a gigabyte of downloads for each framework",
     "docs/frameworks.md: ValueError: Your assigned backend ucc is": "an output",
     "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
