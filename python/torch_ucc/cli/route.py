@@ -30,14 +30,14 @@ def report(op: str, size: int, as_data: bool) -> int:
     """On every rank that torchrun started. Returns the exit status."""
     import torch.distributed as dist
 
-    from torch_ucc import _routes
+    from torch_ucc.topology import ask_routes
 
     with tempfile.TemporaryDirectory(prefix="torch-ucc-") as name:
         folder = Path(name)
-        _routes.listen(folder)
+        ask_routes.listen(folder)
         dist.init_process_group("ucc")
         try:
-            route = _routes.ask(op, size, folder)
+            route = ask_routes.ask(op, size, folder)
             is_first = dist.get_rank() == 0
         except ValueError as error:
             print(f"torch-ucc plan: {error}", file=sys.stderr)
@@ -79,6 +79,6 @@ def size_text(count: int) -> str:
 
 
 def names() -> Sequence[str]:
-    from torch_ucc._routes import CALLS
+    from torch_ucc.topology.ask_routes import CALLS
 
     return list(CALLS)

@@ -1,5 +1,5 @@
 """Which way a call goes: what of ours serves it, and what UCC and UCX say of it in their logs. Pure functions
-of text: `torch_ucc._routes` makes the calls."""
+of text: `ask_routes` makes the calls."""
 
 from __future__ import annotations
 

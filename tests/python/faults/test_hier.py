@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from test_hosts import values
-from torch_ucc import _routes
 from torch_ucc.testing.hosts import hosts
+from torch_ucc.topology import ask_routes
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 from torch_ucc.topology.routes import Route
 
@@ -22,10 +22,10 @@ SIZES = (1, 1000, 1 << 18)
 def results_and_routes() -> tuple[list[dict[str, list[float]]], list[Route]]:
     """The routes of something small: UCC's hier leaves an all_reduce of more than 4 KiB to basic."""
     with tempfile.TemporaryDirectory() as name:
-        _routes.listen(Path(name))
+        ask_routes.listen(Path(name))
         dist.init_process_group("ucc")
         found = [values(numel) for numel in SIZES]
-        routes = [_routes.ask(op, 1024, Path(name)) for op in ("all_reduce", "broadcast", "send")]
+        routes = [ask_routes.ask(op, 1024, Path(name)) for op in ("all_reduce", "broadcast", "send")]
         dist.destroy_process_group()
     return found, routes
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
-from torch_ucc import _routes
 from torch_ucc.testing import run_ranks
+from torch_ucc.topology import ask_routes
 
 pytestmark = pytest.mark.multirank
 
@@ -47,7 +47,7 @@ def exchanged(group: Any) -> float:
 def groups_and_their_logs() -> tuple[list[str], dict[str, list[float]], str]:
     """What UCC was given to choose from for each team of the process, in the order of their creation."""
     with tempfile.TemporaryDirectory() as name:
-        _routes.listen(Path(name))
+        ask_routes.listen(Path(name))
         dist.init_process_group("ucc")
         groups = {
             "world": dist.group.WORLD,
@@ -57,7 +57,7 @@ def groups_and_their_logs() -> tuple[list[str], dict[str, list[float]], str]:
             "ring again": dist.new_group(pg_options=torch_ucc.Options(ucc=RING)),
         }
         values = {how: [total(group), exchanged(group)] for how, group in groups.items()}
-        ucc, ucx = (_routes._heard(Path(name), library) for library in ("ucc", "ucx"))
+        ucc, ucx = (ask_routes.heard(Path(name), library) for library in ("ucc", "ucx"))
         dist.destroy_process_group()
     maps = re.findall(r"COLL_SCORE_MAP .*?Allreduce:\s*\n.*?\{0\.\.[^}]*\}:\w+:\w+=(\w+)", ucc, re.DOTALL)
     return maps, values, ucx
@@ -92,12 +92,12 @@ def test_they_hold_for_their_group_alone() -> None:
 def short_messages() -> str:
     """UCX's log, of two groups: in the second one TCP sends more at once."""
     with tempfile.TemporaryDirectory() as name:
-        _routes.listen(Path(name))
+        ask_routes.listen(Path(name))
         dist.init_process_group("ucc")
         longer = torch_ucc.Options(ucx={"TCP_TX_SEG_SIZE": "32k", "TCP_RX_SEG_SIZE": "32k"})
         for group in (dist.group.WORLD, dist.new_group(pg_options=longer)):
             assert (total(group), exchanged(group)) == (3.0, 1.0 - dist.get_rank())
-        said = _routes._heard(Path(name), "ucx")
+        said = ask_routes.heard(Path(name), "ucx")
         dist.destroy_process_group()
     return said
 

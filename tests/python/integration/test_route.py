@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ucc import _routes, cli, testing
+from torch_ucc import cli, testing
 from torch_ucc._group import planning
+from torch_ucc.topology import ask_routes
 from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, WAYS, Route
 
 pytestmark = pytest.mark.multirank
@@ -24,9 +25,9 @@ pytestmark = pytest.mark.multirank
 
 def routes(*asked: tuple[str, int]) -> list[Route]:
     with tempfile.TemporaryDirectory() as folder:
-        _routes.listen(Path(folder))
+        ask_routes.listen(Path(folder))
         dist.init_process_group("ucc")
-        return [_routes.ask(op, size, Path(folder)) for op, size in asked]
+        return [ask_routes.ask(op, size, Path(folder)) for op, size in asked]
 
 
 def on(ranks: int, *asked: tuple[str, int], **env: str) -> list[Route]:
@@ -34,7 +35,7 @@ def on(ranks: int, *asked: tuple[str, int], **env: str) -> list[Route]:
 
 
 def test_what_serves_an_operation_is_what_its_call_used() -> None:
-    every = [(op, 4096) for op in _routes.CALLS]
+    every = [(op, 4096) for op in ask_routes.CALLS]
     for route in on(2, *every):
         assert WAYS[route.op] == route.way
         assert bool(route.collectives) == (route.way == BY_UCC), route

@@ -37,19 +37,20 @@ def ask(op: str, size: int, folder: Path) -> Route:
         raise ValueError(f"{op!r} is none of {', '.join(CALLS)}")
     if op in _SHARED_OUT and size % ranks:
         raise ValueError(f"{op} shares a tensor out evenly: {size} bytes cannot be, among {ranks} ranks")
-    heard = len(_heard(folder, "ucc"))
+    before = len(heard(folder, "ucc"))
     CALLS[op](size)
-    log = _heard(folder, "ucc")
+    log = heard(folder, "ucc")
     way = routes.WAYS[op]
     told: list[list[Protocol]] = [[]] * ranks
-    dist.all_gather_object(told, routes.protocols(_heard(folder, "ucx"), way))
+    dist.all_gather_object(told, routes.protocols(heard(folder, "ucx"), way))
     message = None if way == routes.BY_UCC else size // ranks if op in _SHARED_OUT else size
-    given = tuple(routes.collectives(log[heard:], log))
+    given = tuple(routes.collectives(log[before:], log))
     rows = [row for row in routes.merged(told) if message is None or row.covers(message)]
     return Route(op, size, ranks, way, given, message, tuple(rows))
 
 
-def _heard(folder: Path, library: str) -> str:
+def heard(folder: Path, library: str) -> str:
+    """What the library has said in this process since `listen`."""
     ctypes.CDLL(None).fflush(None)
     file = folder / f"{library}-{os.getpid()}"
     return file.read_text(errors="replace") if file.exists() else ""
