@@ -1,10 +1,9 @@
-// What this library was built from: processes that talk to each other must have been built from the
-// same sources.
+// Identifies the sources that this library was built from. All ranks of a job must have the same.
 #pragma once
 
 namespace torch_ucc {
 
-// The version, and a digest of the sources.
+// Returns the version and a digest of the sources.
 const char* build_id();
 
 }  // namespace torch_ucc

@@ -35,7 +35,7 @@ bool move_to_core(int core) {
 
 std::string allowed_cores() {
   const std::optional<cpu_set_t> mask = allowed();
-  std::string runs;  // "0-3,8-8,": one who is allowed a range of cores needs few letters
+  std::string runs;  // "0-3,8-8,": ranges keep the text short
   for (int core = 0; mask && core < CPU_SETSIZE; ++core) {
     if (CPU_ISSET(core, &*mask)) {
       const int first = core;

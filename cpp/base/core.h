@@ -1,20 +1,21 @@
-// The cores that a thread may run on, and the one it runs on.
+// The cores that a thread may run on, and the core that it runs on.
 #pragma once
 
 #include <string>
 
 namespace torch_ucc {
 
-// That of the calling thread; negative if the kernel does not say.
+// Returns the core that the calling thread runs on, or a negative number if the kernel does not
+// report it.
 int current_core();
 
-// Moves the calling thread there, once; where it may run is what it was, of the cores that are
-// online. False if it may not run there. On a core that somebody computes on, this lasts until the
-// kernel lets the thread in.
+// Moves the calling thread to `core` and then restores the set of cores that it may run on, so the
+// kernel may move it again. Returns false if the thread may not run on `core`. If another thread
+// computes on `core`, the call returns only when the kernel schedules this thread there.
 bool move_to_core(int core);
 
-// Equal for threads of one host that may run on the same cores; not to be read by people. Empty if
-// the kernel does not say.
+// Returns the cores that the calling thread may run on, as text to compare: two threads of one host
+// may run on the same cores if their texts are equal. Empty if the kernel does not report them.
 std::string allowed_cores();
 
 }  // namespace torch_ucc

@@ -1,4 +1,4 @@
-// A point in steady time by which something must have ended.
+// A point in time of the steady clock by which something must have ended.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ class Deadline {
   Deadline() = default;
   explicit Deadline(Clock::time_point at) : at_(at) {}
 
-  // A duration too long to add to now never passes.
+  // Returns a deadline that never passes if `duration` is longer than 100 years.
   template <typename Rep, typename Period>
   static Deadline after(std::chrono::duration<Rep, Period> duration, Clock::time_point now = Clock::now()) {
     constexpr std::chrono::hours kForEver(24 * 365 * 100);

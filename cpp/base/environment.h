@@ -1,4 +1,4 @@
-// Variables of the process's environment, set for as long as a library needs to read them.
+// Sets environment variables of the process for as long as a library needs to read them.
 #pragma once
 
 #include <cstdlib>
@@ -12,10 +12,10 @@
 
 namespace torch_ucc {
 
-// Where nothing else reaches a library. Each value is set under every prefix. At the end each
-// variable is again what it was. One lives at a time: the next waits for it. A thread that reads
-// the environment by getenv() meanwhile takes the risk that setenv() is in any program: hold it
-// briefly.
+// For libraries that can be configured in no other way. The constructor sets each value under every
+// prefix; the destructor restores the earlier values. One object exists at a time: the constructor
+// waits until the object of another thread is destroyed. setenv() is not safe while another thread
+// calls getenv(), so an object must live for a short time only.
 class TemporaryEnvironment {
  public:
   TemporaryEnvironment(std::initializer_list<std::string> prefixes, const NamedValues& values) : lock_(mutex()) {

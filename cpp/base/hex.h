@@ -1,4 +1,4 @@
-// Bytes as text, for places where any byte could be a separator.
+// Bytes as hexadecimal text, for formats in which a byte could be taken for a separator.
 #pragma once
 
 #include <charconv>
@@ -20,7 +20,7 @@ inline std::string to_hex(std::string_view bytes) {
   return text;
 }
 
-// Nothing if the text is not what to_hex() makes.
+// Returns nothing if the text is not a sequence of pairs of hexadecimal digits.
 inline std::optional<std::string> from_hex(std::string_view text) {
   if (text.size() % 2 != 0) {
     return std::nullopt;

@@ -5,11 +5,11 @@
 
 namespace torch_ucc {
 
-// Its name; empty if the kernel does not tell.
+// Returns the name of this host; empty if the kernel does not report it.
 std::string host_name();
 
-// Equal in all processes between two starts of the same machine, which share its clocks and its
-// memory; empty if the kernel does not tell.
+// Returns the kernel's boot id, which is the same in all processes of a machine until it restarts.
+// Processes with the same id share clocks and memory. Empty if the kernel does not report it.
 std::string boot_id();
 
 }  // namespace torch_ucc

@@ -1,4 +1,4 @@
-// How a long wait learns that the user wants the program to end.
+// How a thread that waits for a long time notices that the user wants the program to end.
 #pragma once
 
 #include <atomic>
@@ -8,16 +8,17 @@
 
 namespace torch_ucc {
 
-// Throws if so. Set once, by whoever knows how signals arrive: see bindings/.
+// Throws if the user wants the program to end. The Python module (bindings/) sets it when it is
+// loaded; null until then.
 using InterruptCheck = void (*)();
 inline std::atomic<InterruptCheck> interrupt_check{nullptr};
 
-// Whether an exception of the user's own code, such as a store in Python, means the same. Set with
-// the check.
+// Whether `error`, thrown by code of the user such as a store in Python, means that the user wants
+// the program to end. Set together with `interrupt_check`.
 using IsInterrupt = bool (*)(const std::exception& error);
 inline std::atomic<IsInterrupt> is_interrupt{nullptr};
 
-// How often a wait asks, where it can be left at any time.
+// How often a wait that can be left at any time calls the check.
 inline constexpr milliseconds kInterruptEvery{250};
 
 inline void check_interrupt() {

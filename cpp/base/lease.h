@@ -7,14 +7,14 @@
 
 namespace torch_ucc {
 
-// An operation copies from and to its caller's memory only within a Use; one thread at a time has
-// one. A thread that ends the operation before its result is stored revokes the lease first:
-// afterwards no Use succeeds, and the memory belongs to the caller again. All members may be called
-// from any thread.
+// An operation copies from and to its caller's memory only while a thread holds a Use; one thread
+// at a time holds it. A thread that ends the operation before its result is stored revokes the
+// lease first: afterwards no Use succeeds, and the memory belongs to the caller again. All members
+// may be called from any thread.
 class MemoryLease {
  public:
-  // Holds the memory for its lifetime; false if the lease was revoked. Waits for the Use of another
-  // thread.
+  // Holds the memory while the object lives; false if the lease was revoked or settled. The
+  // constructor waits while another thread holds a Use.
   class Use {
    public:
     explicit Use(MemoryLease& lease) : lease_(lease), held_(lease.begin()) {}
@@ -28,8 +28,8 @@ class MemoryLease {
 
     explicit operator bool() const { return held_; }
 
-    // The result is stored, and the operation is about to complete: revoke() does nothing from now
-    // on. Only if held.
+    // Only if held. The holder calls this when the result is stored and the operation is about to
+    // complete: from then on revoke() returns false and does not call `last_look`.
     void settle() { lease_.state_.fetch_or(kSettled, std::memory_order_release); }
 
    private:
@@ -41,9 +41,10 @@ class MemoryLease {
   MemoryLease(const MemoryLease&) = delete;
   MemoryLease& operator=(const MemoryLease&) = delete;
 
-  // Waits for a Use that is under way, which lasts as long as one copy, then calls `last_look`
-  // while the memory is still untouched by its caller. Of several threads one calls it, and all
-  // return after it. False if the lease was settled: the operation completes in another thread.
+  // Waits for a Use that another thread holds, which lasts as long as one copy, then calls
+  // `last_look` before the memory belongs to the caller again. If several threads revoke the lease,
+  // one of them calls `last_look`, and all return after that call. Returns false if the lease was
+  // settled: another thread completes the operation.
   template <typename LastLook>
   bool revoke(LastLook&& last_look) {
     if ((state_.fetch_or(kRevoked, std::memory_order_acq_rel) & kRevoked) == 0) {
@@ -58,7 +59,7 @@ class MemoryLease {
     return !is(kSettled);
   }
 
-  // Once a Use has failed: waits until the thread that revokes the lease has had its last look.
+  // For a thread that got no Use from a revoked lease: waits until revoke() has called `last_look`.
   void wait_until_revoked() const { wait_while(kRevoking); }
 
  private:

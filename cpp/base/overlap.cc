@@ -6,7 +6,8 @@
 namespace torch_ucc {
 namespace {
 
-// Whether some sum of `coefficient` times 0 to `most`, over all terms, is a given number.
+// Whether a given number is a sum over all terms, where each term adds its coefficient 0 to `most`
+// times.
 class BoundedSum {
  public:
   void add(std::uint64_t coefficient, std::uint64_t most) {
@@ -40,10 +41,10 @@ class BoundedSum {
     std::uint64_t coefficient;
     std::uint64_t most;
     std::uint64_t rest = 0;     // the largest sum of this and all smaller terms
-    std::uint64_t divisor = 0;  // of each of their sums
+    std::uint64_t divisor = 0;  // divides each sum of this and all smaller terms
   };
 
-  // Of the first `count` terms.
+  // Whether the first `count` terms can sum to `sum`. True if the search takes too many steps.
   bool search(std::size_t count, std::uint64_t sum) {
     constexpr int kMostSteps = 100000;
     if (sum == 0 || ++steps_ > kMostSteps) {
@@ -77,8 +78,8 @@ std::uintptr_t Region::end() const {
   return end;
 }
 
-// The address of a byte of `a` is that of one of `b` if their distance is a sum of steps of `a` and
-// of steps of `b` from its end backwards.
+// A byte of `a` is its first byte plus steps of `a`; a byte of `b` is its last byte minus steps of
+// `b`. The regions share a byte if steps of both can sum to the distance of these two ends.
 bool overlap(const Region& a, const Region& b) {
   if (a.item == 0 || b.item == 0 || a.space != b.space || a.begin >= b.end() || b.begin >= a.end()) {
     return false;

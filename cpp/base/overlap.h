@@ -1,4 +1,4 @@
-// Whether two pieces of memory have a byte in common, also where they do not lie in one piece.
+// Whether two regions of memory, which need not be contiguous, have a byte in common.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,8 @@
 
 namespace torch_ucc {
 
-// Items of `item` bytes each, at `begin` plus any sum of multiples of the strides.
+// Items of `item` bytes each. Their addresses are `begin` plus, for each dimension, 0 to `size` - 1
+// times its stride.
 struct Region {
   struct Dim {
     std::size_t size = 0;    // at least 1
@@ -16,15 +17,15 @@ struct Region {
 
   std::uintptr_t begin = 0;
   std::size_t item = 0;     // bytes; 0: the region is empty
-  std::vector<Dim> dims{};  // none: one item
+  std::vector<Dim> dims{};  // empty: one item
   std::uint32_t space = 0;  // regions of different address spaces have nothing in common
 
   // One past the last byte.
   std::uintptr_t end() const;
 };
 
-// Exact. Where the answer would take too long to find, which takes strides that no views of one
-// tensor have, it is true.
+// Exact, except that it returns true if the search takes too many steps. Views of one tensor have
+// no strides for which that happens.
 bool overlap(const Region& a, const Region& b);
 
 }  // namespace torch_ucc

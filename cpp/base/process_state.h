@@ -1,10 +1,10 @@
-// What the kernel says of a process of this host.
+// What the kernel reports about a process of this host.
 #pragma once
 
 namespace torch_ucc {
 
-// As in /proc: 'R' running, 'T' stopped, 'Z' ended and not yet asked about by its parent, and so
-// on; 'X' if there is none.
+// Returns the state letter of /proc: 'R' running, 'T' stopped, 'Z' ended but its parent has not yet
+// waited for it, and so on. 'X' if there is no such process, '?' if the letter cannot be read.
 char process_state(long pid);
 
 }  // namespace torch_ucc

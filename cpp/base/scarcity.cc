@@ -14,8 +14,8 @@ constexpr std::size_t kDescriptorsToStart = 12;   // two for a moment, two if th
 constexpr std::size_t kDescriptorsAContext = 32;  // with peers on other hosts
 constexpr std::size_t kSharedMemoryAContext = 32 << 20;
 
-// Counting takes a descriptor too: where there is none left, all are in use. 0 where they cannot be
-// counted.
+// Returns 0 if the descriptors cannot be counted. Counting needs a descriptor: if none is left, all
+// `limit` are in use.
 std::size_t open_descriptors(std::size_t limit) {
   std::error_code error;
   const std::filesystem::directory_iterator all("/proc/self/fd", error);
@@ -25,7 +25,7 @@ std::size_t open_descriptors(std::size_t limit) {
   return static_cast<std::size_t>(std::distance(begin(all), end(all))) - 1;
 }
 
-// 0: there is none.
+// Returns 0 if there is no limit.
 std::size_t descriptor_limit() {
   rlimit files{};
   return ::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY ? files.rlim_cur : 0;

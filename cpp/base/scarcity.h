@@ -1,4 +1,5 @@
-// What a process may have run out of when a library only says that it failed.
+// Finds out whether this process lacks file descriptors or shared memory. Libraries seldom report
+// which resource was missing when they failed.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +11,21 @@
 
 namespace torch_ucc {
 
-// A sentence for each that is nearly or quite used up: file descriptors, room in /dev/shm; empty if
-// there is enough of all.
+// Returns one sentence, which begins with a space, for each resource that is used up or nearly so:
+// file descriptors and space in /dev/shm. Empty if there is enough of both.
 std::string scarcity();
 
-// Whether there are the descriptors that the libraries take to start, of which UCX ends the process
-// when it lacks some.
+// Whether enough file descriptors are left to start UCX and UCC. UCX ends the process if it lacks
+// descriptors while it starts.
 bool has_descriptors_to_start();
 
-// The same as scarcity() of given figures. `limit` and `size` 0: not known.
+// Returns the text of scarcity() for the given numbers: open descriptors and their limit, free and
+// total bytes of /dev/shm. A `limit` or `size` of 0 means that it is not known.
 std::string scarcity_of(std::size_t descriptors, std::size_t limit, std::size_t shared_memory_free, std::size_t size);
 
-// What `make` returns. Libraries say that they failed, and seldom what there was too little of: so
-// an error of the transport or the system that leaves it says that as well. `what` begins the
-// message of one of the system.
+// Calls `make` and returns its result. If `make` throws a StatusError (transport),
+// std::system_error or std::bad_alloc, throws a StatusError (transport) whose message ends with
+// scarcity(). For the latter two the message begins with `what`.
 template <typename Make>
 auto explaining_scarcity(const std::string& what, Make&& make) -> decltype(make()) {
   try {

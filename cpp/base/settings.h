@@ -1,6 +1,5 @@
-// What can be set, with its default and unit beside it. Immutable once a group exists; filled at
-// the edge (python/torch_ucc/config.py reads options and environment once), never from an
-// environment variable in here.
+// The settings of a group. python/torch_ucc/config.py has the defaults and reads the environment;
+// C++ code reads no environment variable for a setting. Settings do not change once a group exists.
 #pragma once
 
 #include <chrono>
@@ -13,65 +12,64 @@ namespace torch_ucc {
 
 using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
-// Filled by torch_ucc.config, which has the defaults.
 struct Settings {
-  // How a thread that waits goes from spinning to sleeping: see progress/parker.h. A `spin` of zero
-  // yields from the start.
+  // How long a thread that waits spins and yields, and how long its pauses are: see
+  // progress/parker.h. With a `spin` of zero the thread yields from the start.
   std::chrono::microseconds spin{0};
   std::chrono::microseconds yield{0};
   std::chrono::microseconds pause_min{0};
   std::chrono::microseconds pause_max{0};
 
-  // How many threads of this process can run at once. With more ranks than that on this host nobody
-  // spins.
+  // How many threads of this process can run at once. If more ranks than that share these cores, no
+  // thread spins.
   int cores = 1;
 
-  // A larger allreduce or reduce is posted as pieces of this many bytes, `segment_window` of them
-  // at a time: UCC's scratch memory then stays in its pool. What else needs much memory for one
-  // operation goes in pieces one after the other: ops/prepared.h.
+  // A larger all_reduce, reduce or broadcast in host memory is posted in pieces of this many bytes,
+  // `segment_window` pieces at a time, so that UCC's scratch memory stays in its pool. Other
+  // operations that need much memory are posted in pieces one after the other: see ops/prepared.h.
   std::size_t segment_bytes = 0;
   unsigned segment_window = 0;
 
   // Compare every collective call between the ranks before it starts: see ops/cross_check.h.
   bool cross_check = false;
 
-  // Refuse a call whose data has a NaN: see backend/observe.h.
+  // Refuse a call whose data contains a NaN: see backend/observe.h.
   bool nan_check = false;
 
-  // wait() returns only once results on a device are there, instead of having the current stream
-  // wait for them.
+  // wait() blocks until results on a device are complete. If false, wait() makes the current stream
+  // wait for the results instead.
   bool blocking_wait = false;
 
-  // Devices of which point-to-point messages go from and to their own memory: torch's name of the
-  // type, and UCX's of its memory. Of all others they go by way of the host. See device/direct.h.
+  // Device types for which UCX sends and receives messages in device memory: torch's name of the
+  // type, and UCX's name of its memory. Messages of other devices are copied through host memory.
+  // See device/direct.h.
   NamedValues direct;
 
-  // Devices of which collectives work in their own memory: torch's name of the type, and UCC's of
-  // its memory. Likewise.
+  // Device types for which UCC runs collectives in device memory: torch's name of the type, and
+  // UCC's name of its memory. Collectives of other devices are copied through host memory.
   NamedValues native;
 
-  // Keep TCP connections between hosts over which the end of a rank is told: see liveness/.
+  // Keep TCP connections between hosts, over which ranks report the end of a rank: see liveness/.
   bool life_lines = true;
 
-  // How long a group that closes waits for its peers to close too, and then for the library to let
-  // go.
+  // How long a group that closes waits for its peers to close, and for UCC and UCX to be destroyed.
   std::chrono::milliseconds close_timeout{0};
 
-  // Name and value of everything that must be equal on all ranks (some of the above, UCC's own
-  // variables). A difference is an error at init that names it.
+  // Name and value of everything that must be equal on all ranks: some of the settings above, and
+  // UCC's own variables. If a value differs, creating the group fails with an error that names it.
   NamedValues agreed;
 
-  // What the plan of the job and the user's Options tell UCX and UCC's context, by their names
-  // without UCX_ and UCC_. What the user set in the environment is not in it.
+  // Settings for UCX and for UCC's context, from the plan and from the user's Options. The names
+  // have no UCX_ or UCC_ prefix. Variables that the user set in the environment are not included.
   NamedValues ucx;
   NamedValues ucc;
 
-  // What the user set for this group alone, as Options: it is among the above too, and its group
-  // shares a context with groups that set the same.
+  // The part of `ucx` and `ucc` that the user set for this group with Options. A group with such
+  // values uses only a context with equal ones; a group without any may use every context.
   NamedValues own_ucx;
   NamedValues own_ucc;
 
-  // Both, by names for people.
+  // Returns own_ucc and own_ucx together, with names for error messages.
   NamedValues own() const {
     NamedValues all;
     for (const auto& [name, value] : own_ucc) {

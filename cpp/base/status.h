@@ -1,5 +1,4 @@
-// How a call ended: well, or with a kind that says what the caller can do and a message for a
-// person.
+// How a call ended: ok, or with a code that says what the caller can do and a message for people.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@ namespace torch_ucc {
 enum class StatusCode : std::uint8_t {
   ok,
   invalid,      // the call was wrong: correct it and call again; the group is usable
-  unsupported,  // the call means nothing here, or the library cannot do it; the group is usable
+  unsupported,  // the call has no meaning here, or the library cannot do it; the group is usable
   timeout,      // a deadline passed: a peer is late, stuck or gone; the group is not usable any more
   peer_gone,    // a rank of the group ended or was lost; the group is not usable any more
   transport,    // UCC, UCX or the store failed; the group is not usable any more
@@ -22,8 +21,8 @@ enum class StatusCode : std::uint8_t {
   internal,     // our own mistake: report it
 };
 
-// Made and passed on at every look at the network: one that is well is a null pointer, and says
-// nothing.
+// Every poll of UCC and UCX returns a Status, so an ok Status is cheap: it is a null pointer and
+// has no message.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -46,7 +45,7 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Failure> failure_;
 };
 
-// A Status thrown: for constructors and for calls that block until they know.
+// A Status as an exception, for constructors and for calls that block.
 class StatusError : public std::runtime_error {
  public:
   explicit StatusError(Status status) : std::runtime_error(status.message()), status_(std::move(status)) {}

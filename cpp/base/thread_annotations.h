@@ -1,5 +1,5 @@
-// Mutexes the compiler can check (clang's -Wthread-safety). Under other compilers the macros
-// vanish.
+// Mutexes whose use clang checks at compile time (-Wthread-safety). Under other compilers the
+// macros expand to nothing.
 #pragma once
 
 #include <mutex>
@@ -29,8 +29,8 @@ class TUCC_CAPABILITY("mutex") Mutex {
   void unlock() TUCC_RELEASE() { mutex_.unlock(); }
   bool try_lock() TUCC_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
-  // Tells the analysis what it cannot see: the caller proves by other means (a LoopToken&) that
-  // this is locked.
+  // Makes the analysis treat this mutex as locked. For code that has another proof that the mutex
+  // is locked, such as a LoopToken&.
   void assert_held() const TUCC_ASSERT_CAPABILITY(this) {}
 
  private:

@@ -1,4 +1,4 @@
-// One C handle, one owner, one release.
+// Owns a C handle and releases it once.
 #pragma once
 
 #include <utility>
@@ -28,7 +28,7 @@ class UniqueHandle {
   Handle get() const { return handle_; }
   explicit operator bool() const { return handle_ != Handle{}; }
 
-  // For C functions that create into a pointer. Whatever was owned is released first.
+  // For C functions that store a new handle through a pointer. Releases the present handle first.
   Handle* out() {
     reset();
     return &handle_;
@@ -40,8 +40,8 @@ class UniqueHandle {
     }
   }
 
-  // Gives the handle up without releasing it: what it stands for may still be in use by the
-  // network.
+  // Returns the handle and gives up ownership without releasing it, because UCC or UCX may still
+  // use its object.
   Handle leak() { return std::exchange(handle_, Handle{}); }
 
  private:
