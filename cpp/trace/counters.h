@@ -1,5 +1,4 @@
-// How often, how much, how long: counted for each operation of a group, and each way that it may
-// go.
+// Counts calls, bytes and waiting time of each operation of a group, separately for each route.
 #pragma once
 
 #include <array>
@@ -12,16 +11,16 @@
 
 namespace torch_ucc::trace {
 
-// All members may be called from any thread. Numbers read while others count may be of different
-// moments.
+// All members may be called from any thread. The three numbers are not read together: another
+// thread may count between two reads.
 class Counters {
  public:
   void called(std::int64_t bytes) {
     calls_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
   }
-  // A thread slept or made progress for so long until the operation was done. What was done already
-  // is not waited for.
+  // Adds the time that a thread waited, asleep or driving the engine, until the operation ended.
+  // Not called for an operation that had ended before.
   void waited(Clock::duration duration) {
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
     waited_ns_.fetch_add(static_cast<std::uint64_t>(ns), std::memory_order_relaxed);
@@ -37,7 +36,7 @@ class Counters {
   std::atomic<std::uint64_t> waited_ns_{0};
 };
 
-// Those of one operation, by the way that it went.
+// The counters of one operation, one for each route.
 class CountersByRoute {
  public:
   Counters& operator[](Route route) { return counters_[static_cast<std::size_t>(route)]; }

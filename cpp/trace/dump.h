@@ -1,4 +1,4 @@
-// The recorder as JSON text.
+// Writes the flight recorder as JSON text.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace torch_ucc::trace {
 
-// Records with an id from `since` on, the groups, the places in the program, and two clocks read
-// together, by which the records of several processes can be laid side by side. `reason` says why
-// it was asked for. `first_id` to `last_id` are those that had their place when it began: of them
-// one is missing only if a thread was just writing it, or took its place meanwhile.
+// Contains the records with an id from `since` on, the groups, the call sites, and two clocks read
+// together, so that the records of several processes can be aligned. `reason` says why the dump was
+// requested. `first_id` and `last_id` are the range of ids that the ring held before the records
+// were read. A record of this range that is missing was being written, or was overwritten.
 std::string to_json(const FlightRecorder& recorder, const std::string& reason, std::uint64_t since = 1);
 
 }  // namespace torch_ucc::trace

@@ -31,8 +31,9 @@ void on_signal(int number, siginfo_t* info, void* context) {
   }
 }
 
-// Whoever reads the file finds it whole. The directory may be one that others write to, such as
-// /tmp: what lies there under the name of the partial file is removed, and never followed.
+// Writes a partial file and renames it, so that a reader never sees half a dump. Other users may be
+// able to write to the directory, such as /tmp: a file or link with the name of the partial file is
+// removed, and never opened. Returns false on failure.
 bool write_whole(const std::filesystem::path& path, const std::string& text) {
   const std::filesystem::path partial = path.string() + ".partial";
   std::error_code error;
@@ -80,7 +81,7 @@ void Dumper::request(const char* reason) {
   reason_.store(reason);
   requested_.fetch_add(1);
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);  // fails only if so many are under way already
+  [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);  // fails only if the counter is full
 }
 
 bool Dumper::flush(Deadline deadline) {
@@ -130,8 +131,7 @@ void dump_at_signal() {
   (void)installed;
 }
 
-// A forked child shares the descriptor that wakes its parent's thread, and has no thread of its
-// own.
+// A forked child has no dumper thread, and its eventfd would wake the thread of its parent.
 void request_dump(const char* reason) {
   if (Dumper* const instance = in_forked_child() ? nullptr : dumper.load()) {
     instance->request(reason);

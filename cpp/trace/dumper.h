@@ -1,5 +1,5 @@
-// Writes the recorder to a file when something went wrong or a signal asks, whatever the threads of
-// the process are stuck in.
+// Writes the flight recorder to a file when an operation fails or a signal arrives, even if all
+// other threads of the process are stuck.
 #pragma once
 
 #include <atomic>
@@ -15,20 +15,24 @@
 
 namespace torch_ucc::trace {
 
-// Owns a thread that sleeps until it is asked, and needs nobody: no baton, no interpreter, no main
-// thread. A later file replaces an earlier one of the same rank. An error is told on stderr, once.
+// Owns a thread that sleeps until a dump is requested. That thread needs neither the baton, nor the
+// GIL, nor the main thread. A later file replaces an earlier file of the same rank. The first error
+// is reported on stderr, later errors are not.
 class Dumper {
  public:
-  // Writes to `directory`/rank<number>.json; throws StatusError if the directory cannot be made.
+  // Dumps go to `directory`/rank<number>.json. Throws StatusError (invalid) if the directory or the
+  // eventfd cannot be created.
   Dumper(const FlightRecorder& recorder, std::filesystem::path directory);
   ~Dumper();
   Dumper(const Dumper&) = delete;
   Dumper& operator=(const Dumper&) = delete;
 
-  // Returns at once. `reason` is a literal. May be called in a signal handler.
+  // Requests a dump and returns at once. `reason` must be a literal. May be called from any thread
+  // and from a signal handler.
   void request(const char* reason);
 
-  // Sleeps until what was requested before is written; false if the deadline passed first.
+  // Waits until a dump that was begun after the last request is written; returns false if the
+  // deadline passes first, or one hour.
   bool flush(Deadline deadline);
 
  private:
@@ -43,20 +47,23 @@ class Dumper {
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;  // for the condition variable
   std::condition_variable written_wake_;
-  bool told_ = false;          // of the thread
-  std::uint64_t written_ = 0;  // under mutex_: the requests that are in a file
+  bool told_ = false;          // an error was reported; used by the thread only
+  std::uint64_t written_ = 0;  // under mutex_: how many requests are in a file
   std::thread thread_;
 };
 
-// The dumper of this process: none until start_dumper(), which only counts the first time. Never
-// destroyed.
+// Starts the dumper of this process. Later calls have no effect. The dumper is never destroyed.
+// Throws StatusError (invalid) as the constructor of Dumper does.
 void start_dumper(const std::filesystem::path& directory);
-// Also at SIGUSR2; who handled that before is called after us. After start_dumper().
+// From now on SIGUSR2 requests a dump; an earlier handler of the signal is called afterwards. To be
+// called after start_dumper().
 void dump_at_signal();
 
-// Nothing if there is no dumper.
+// Requests a dump. Does nothing without a dumper, or in a forked child. May be called from any
+// thread and from a signal handler.
 void request_dump(const char* reason);
-// Holds back what may end the program until what was asked for is in a file, or until `deadline`.
+// Waits until the requested dumps are in a file, or until `deadline`. For callers that may be about
+// to end the program. Does nothing without a dumper, or in a forked child.
 void flush_dump(Deadline deadline = Deadline::after(std::chrono::seconds(2)));
 
 }  // namespace torch_ucc::trace

@@ -1,4 +1,5 @@
-// What is recorded of one operation: numbers, and pointers to texts that stay.
+// What the flight recorder holds of one operation: numbers, and pointers to texts that are never
+// freed.
 #pragma once
 
 #include <array>
@@ -10,13 +11,14 @@
 namespace torch_ucc::trace {
 
 enum class State : std::uint8_t {
-  issued,     // called, not yet given to a transport
+  issued,     // called, not yet posted
   posted,     // in flight
   completed,  // ended well
-  failed,     // ended with `result`, or was given up
+  failed,     // ended with an error, or was given up
 };
 
-// `native`: UCC, in the memory of a device.
+// How an operation reaches its peers. `native`: through UCC, in device memory. `none`: the
+// operation sends nothing itself.
 enum class Route : std::uint8_t { none, ucc, native, messages, store };
 inline constexpr std::array kRoutes{Route::none, Route::ucc, Route::native, Route::messages, Route::store};
 
@@ -72,10 +74,10 @@ inline const char* name(StatusCode code) {
   return "unknown";
 }
 
-// What is known when it is called. Texts are literals or else live as long as the process: a dump
-// may read them at any time. Times are nanoseconds of Clock.
+// What is known of an operation when it is called. The texts must live as long as the process,
+// because a dump may read them at any time. Times are nanoseconds of Clock.
 struct CallRecord {
-  std::uint64_t seq = 0;  // of the group's collectives, or of its messages
+  std::uint64_t seq = 0;  // collectives and messages of a group are counted separately
   const char* op = "";
   const char* dtype = "";
   const char* reduce_op = "";
@@ -84,21 +86,21 @@ struct CallRecord {
   std::int64_t bytes = 0;  // the larger of the two sides
   std::int64_t issued_ns = 0;
   std::uint32_t group = 0;  // see FlightRecorder::add_group
-  std::uint32_t site = 0;   // see FlightRecorder::add_site; 0: not asked for
+  std::uint32_t site = 0;   // see FlightRecorder::add_site; 0: not recorded
   std::int32_t peer = -1;
   std::int32_t root = -1;
   std::uint32_t tag = 0;
   bool is_message = false;
   Route route = Route::none;
-  std::uint16_t reserved = 0;  // no padding: it is copied word by word
+  std::uint16_t reserved = 0;  // so that there is no padding: the record is copied word by word
 };
 static_assert(std::is_trivially_copyable_v<CallRecord> && sizeof(CallRecord) % sizeof(std::uint64_t) == 0);
 
-// With what became of it.
+// A call record with the times of its post, its first wait and its end.
 struct Event : CallRecord {
   std::int64_t posted_ns = 0;  // 0: not yet
   std::int64_t ended_ns = 0;
-  std::int64_t awaited_ns = 0;  // when wait() first began; 0: it ended before, or nobody waited so far
+  std::int64_t awaited_ns = 0;  // when the first wait() began; 0: no wait() so far, or only after the end
   StatusCode result = StatusCode::ok;
 
   State state() const {

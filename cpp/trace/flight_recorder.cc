@@ -15,7 +15,8 @@ constexpr std::size_t kSites = 4096;
 constexpr std::uint64_t kHappened = 1ULL << 63U;
 constexpr unsigned kResultBits = 4;  // below the time, which needs no more than the rest for centuries
 
-// True if it had not happened before, and the place is still that of `id`.
+// Stores that the event has happened. Returns false if it was stored before, or if the slot no
+// longer belongs to `id`.
 bool happened(std::atomic<std::uint64_t>& word, std::uint64_t id, StatusCode result, Clock::time_point when = Clock::now()) {
   const auto now = static_cast<std::uint64_t>(nanoseconds(when));
   return word.compare_exchange_strong(id, kHappened | now << kResultBits | static_cast<std::uint64_t>(result),
@@ -27,7 +28,7 @@ std::int64_t time_in(std::uint64_t word) {
   return (word & kHappened) == 0 ? 0 : static_cast<std::int64_t>((word & ~kHappened) >> kResultBits);
 }
 
-// By the time the ring has gone round its slots have left the nearest cache.
+// When the ring comes back to a slot, the slot is no longer in the nearest cache.
 template <typename Slot>
 void prefetch(Slot& slot) {
   constexpr std::size_t kLine = 64;
@@ -62,11 +63,12 @@ std::optional<Event> Recording::event() const {
 
 FlightRecorder::FlightRecorder(std::size_t capacity) : capacity_(capacity), slots_(std::make_unique<Slot[]>(capacity)) {}
 
-// Takes the slot to write what `id` has in it. False if the slot has gone to a later operation.
+// Takes the slot, so that the caller may write the record of `id`. Returns false if the slot
+// belongs to a later operation.
 bool FlightRecorder::lock(Slot& slot, std::uint64_t id) {
   std::uint64_t version = slot.version.load(std::memory_order_relaxed);
   while (version / 2 <= id) {
-    if (version % 2 != 0) {  // a few stores by another thread
+    if (version % 2 != 0) {  // another thread is writing, which takes a few stores
       ::sched_yield();
       version = slot.version.load(std::memory_order_relaxed);
     } else if (slot.version.compare_exchange_weak(version, 2 * id + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
@@ -76,8 +78,9 @@ bool FlightRecorder::lock(Slot& slot, std::uint64_t id) {
   return false;
 }
 
-// The words are stored with release and loaded with acquire, in place of fences, which the thread
-// sanitizer does not know: who sees a word of a later write then sees its odd version too.
+// The words are stored with release and loaded with acquire instead of fences, which the thread
+// sanitizer does not support. A reader that sees a word of a later write then sees the odd version
+// of that write, too.
 Recording FlightRecorder::begin(const CallRecord& call) {
   if (!on_.load(std::memory_order_relaxed)) {
     return {};
@@ -107,9 +110,9 @@ void FlightRecorder::count_error(std::uint64_t id) {
   }
 }
 
-// Nothing if the slot holds another operation by now, or not yet this one.
+// Returns nothing if the slot holds another operation, or not yet this one.
 std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
-  constexpr int kTries = 1000;  // a writer that was interrupted holds its slot for long: then this record is left out
+  constexpr int kTries = 1000;  // if the kernel stopped the writer in its slot, this record is left out
   for (int i = 0; i < kTries; ++i) {
     const std::uint64_t before = slot.version.load(std::memory_order_acquire);
     if (before / 2 != id) {

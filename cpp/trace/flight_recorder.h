@@ -1,4 +1,5 @@
-// The last operations of this process, always recorded, readable while everything else is stuck.
+// The last operations of this process. They are always recorded, and can be read while all other
+// threads are stuck.
 #pragma once
 
 #include <array>
@@ -20,15 +21,17 @@ namespace torch_ucc::trace {
 
 class FlightRecorder;
 
-// One operation's place in the recorder; of none unless begin() gave it. Any thread; later than the
-// end of the operation's record, or after its place went to another, calls do nothing.
+// Refers to the call record of one operation. A default-constructed Recording refers to no record.
+// All members may be called from any thread. They have no effect without a record, or after a later
+// operation has taken its slot. Only the first call of each of posted(), awaited() and ended() has
+// an effect.
 class Recording {
  public:
   Recording() = default;
   void posted() const;
-  void awaited(Clock::time_point since) const;  // the first call counts
+  void awaited(Clock::time_point since) const;
   void ended(StatusCode result) const;
-  // Nothing if it is not, or no longer, recorded.
+  // Returns the record; nothing if there is none, or no longer, or if a thread is writing it.
   std::optional<Event> event() const;
 
  private:
@@ -38,20 +41,21 @@ class Recording {
   std::uint64_t id_ = 0;
 };
 
-// A ring. Recording costs a few stores: it neither allocates, nor formats, nor takes a lock; each
-// slot has a version, odd while it is written, and is read again if that changed meanwhile. All
-// members may be called from any thread.
+// A ring of slots, one for each operation. Recording costs a few stores: it neither allocates, nor
+// formats text, nor takes a mutex. Each slot has a version, which is odd while a thread writes the
+// slot; a reader reads the slot again if the version has changed meanwhile. All members may be
+// called from any thread.
 class FlightRecorder {
  public:
-  static constexpr std::size_t kCapacity = 8192;  // 1 MB, and 5 to 30 ms of the smallest operations back to back
+  static constexpr std::size_t kCapacity = 8192;  // 1 MB; the smallest operations fill the ring in 5 to 30 ms
 
   struct Group {
     std::string name;
     int rank = 0;
     std::vector<std::int64_t> global_ranks;  // by rank of the group
     bool closed = false;
-    std::string failure;                          // the first; empty: none
-    std::map<std::string, std::uint64_t> errors;  // operations that failed, by name
+    std::string failure;                          // why the group failed first; empty: it has not failed
+    std::map<std::string, std::uint64_t> errors;  // how many operations failed, by name
   };
   struct Record {
     std::uint64_t id;  // counts the operations of this process from 1
@@ -67,25 +71,26 @@ class FlightRecorder {
 
   Recording begin(const CallRecord& call);
 
-  // Whether begin() records, which it does from the start: for measuring what that costs.
+  // Turns recording by begin() off or on again, to measure its cost. It is on from the start.
   void set_on(bool on) { on_.store(on, std::memory_order_relaxed); }
 
-  // The records with an id from `since` on that are still there, in order of ids.
+  // Returns the records with an id from `since` on that the ring still holds, in the order of ids.
+  // Leaves out a record that another thread is writing.
   std::vector<Record> records(std::uint64_t since = 1) const;
-  // The ids of the operations that began and still have their place; from 1 to 0: none began.
+  // Returns the range of ids that the ring holds; 1 to 0 if no operation has begun.
   Ids held() const;
 
-  // The number by which events name the group. Closed groups are forgotten, the oldest first, when
-  // there are many.
+  // Returns the number that stands for the group in call records. The recorder keeps 64 closed
+  // groups at most and forgets the oldest first.
   std::uint32_t add_group(Group group);
   void close_group(std::uint32_t number);
   void note_failure(std::uint32_t number, const std::string& why);
   std::map<std::uint32_t, Group> groups() const;
-  // Of this process, as its latest group says; -1 before the first.
+  // Returns the global rank of this process in the group that was added last; -1 before the first.
   std::int64_t global_rank() const;
 
-  // The number of a place in the program: lines of text, innermost first. The same number for the
-  // same text; 0 when there are too many.
+  // Returns the number of a call site. `text` is its stack, one frame a line, innermost first.
+  // Equal texts have equal numbers. Returns 0 for a new text when 4096 are stored.
   std::uint32_t add_site(const std::string& text);
   std::map<std::uint32_t, std::string> sites() const;
 
@@ -95,9 +100,10 @@ class FlightRecorder {
   using Words = std::array<std::uint64_t, kWords>;
 
   struct alignas(64) Slot {
-    std::atomic<std::uint64_t> version{0};  // twice the id of what it holds, and one while begin() writes
-    // The id until it is so far, then kHappened, the time, and for the end the result. So a change
-    // for an operation whose place went to another cannot succeed.
+    std::atomic<std::uint64_t> version{0};  // twice the id of its record, plus one while begin() writes
+    // Each holds the id until the event happens, then the bit kHappened, the time and, for `ended`,
+    // the result. An event is stored by comparing with the id, so it cannot reach the record of a
+    // later operation.
     std::atomic<std::uint64_t> posted{0};
     std::atomic<std::uint64_t> awaited{0};
     std::atomic<std::uint64_t> ended{0};
@@ -115,14 +121,15 @@ class FlightRecorder {
   std::atomic<std::uint64_t> next_{0};
   std::atomic<bool> on_{true};
 
-  mutable Mutex mutex_;  // groups and sites are made, read and fail by many threads, and rarely
+  mutable Mutex mutex_;  // many threads use the groups and sites, but rarely
   std::uint32_t last_group_ TUCC_GUARDED_BY(mutex_) = 0;
   std::int64_t global_rank_ TUCC_GUARDED_BY(mutex_) = -1;
   std::map<std::uint32_t, Group> groups_ TUCC_GUARDED_BY(mutex_);
   std::map<std::string, std::uint32_t> sites_ TUCC_GUARDED_BY(mutex_);
 };
 
-// That of this process. Never destroyed: threads may outlive static destruction.
+// Returns the recorder of this process. It is never destroyed, since threads may outlive static
+// destruction.
 FlightRecorder& recorder();
 
 inline std::int64_t nanoseconds(Clock::time_point time) {

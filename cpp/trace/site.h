@@ -1,4 +1,4 @@
-// How the recorder learns who called: see bindings/.
+// How the flight recorder gets the call site of an operation: bindings/ provides the function.
 #pragma once
 
 #include <atomic>
@@ -6,8 +6,8 @@
 
 namespace torch_ucc::trace {
 
-// Returns the number of FlightRecorder::add_site for the place that the calling thread is in. Null:
-// sites are not asked for.
+// Returns the number that FlightRecorder::add_site gave to the call site of the calling thread.
+// Null if call sites are not recorded.
 using SiteCapture = std::uint32_t (*)();
 inline std::atomic<SiteCapture> site_capture{nullptr};
 
