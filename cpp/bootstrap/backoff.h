@@ -1,4 +1,4 @@
-// Pauses between two looks at the store.
+// Pauses between two reads of the store.
 #pragma once
 
 #include <algorithm>
@@ -10,21 +10,23 @@
 
 namespace torch_ucc {
 
-// Asked between two looks: throws StatusError once what is waited for cannot come any more. May be
-// empty.
+// Called between two reads of the store. Throws StatusError if waiting is of no use any more, for
+// example because a peer has ended. May be empty.
 using GiveUp = std::function<void()>;
 
-// Starts at 0.2 ms, where peers that start together meet, and grows by half up to 50 ms. With many
-// ranks that look each is longer: torch's store answers some 40,000 looks a second, and is asked by
-// 10,000 ranks which wait for a late one 20,000 times, who notice within half a second.
+// The first pause is 0.2 ms, which is enough for peers that start together. Each pause is longer by
+// half than the last, up to 50 ms. With more than 200 ranks the first pause is 1 us for each rank,
+// and with more than 1000 ranks the longest is 50 us for each rank. So 10,000 ranks that wait for a
+// late rank read the store 20,000 times a second; torch's store answers some 40,000 reads a second.
 class Backoff {
  public:
-  // `ranks` look at the same store meanwhile.
+  // `ranks`: how many ranks read the same store at the same time.
   explicit Backoff(int ranks = 1)
       : pause_(std::max(kShortest, ranks * std::chrono::microseconds(1))),
         longest_(std::max(kLong, ranks * std::chrono::microseconds(50))) {}
 
-  // Throws what `give_up` throws and, once the pauses are long, what check_interrupt() throws.
+  // Calls `give_up`, then sleeps; after a pause of 50 ms or longer also calls check_interrupt().
+  // Throws what these two throw.
   void sleep(const GiveUp& give_up = {}) {
     if (give_up) {
       give_up();

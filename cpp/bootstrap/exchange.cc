@@ -88,7 +88,7 @@ std::vector<std::string> Exchange::wait(Deadline deadline, const GiveUp& between
   }
 }
 
-// One question for each block, and for each rank of a few blocks.
+// Reads one counter for each block, and the keys of ranks until 8 missing ranks are found.
 std::string Exchange::missing_ranks() {
   constexpr int kNamed = 8;
   std::string names;
@@ -107,7 +107,7 @@ std::string Exchange::missing_ranks() {
   if (missing == 0) {
     return "word from the last";
   }
-  if (named == 0) {  // they came meanwhile, but for a last word
+  if (named == 0) {  // their values were published meanwhile
     return std::to_string(missing) + " rank(s)";
   }
   return "rank(s) " + names + (missing > named ? " and " + std::to_string(missing - named) + " more" : "");

@@ -1,4 +1,4 @@
-// Allgather of one small value a rank over the store.
+// An allgather over the store: each rank contributes one small value.
 #pragma once
 
 #include <optional>
@@ -10,27 +10,30 @@
 
 namespace torch_ucc {
 
-// The last of each block of ranks to arrive packs their values into one (bootstrap/packed.h), which
-// is what all read: a store of one thread serves a job of thousands so, but not the values of each
-// to each.
+// The last rank of each block to arrive packs the values of the block into one
+// (bootstrap/packed.h), and all ranks read these packed values. So a store with one thread can
+// serve thousands of ranks: it could not if each rank read the value of each other rank.
 //
-// Cost a rank: one set, one add, one get per poll, and one get_all of a value a block, where there
-// are several. The last of a block adds one get_all of its values, one set and one add, and the
-// last of all one set. Keys are written once. Not thread safe.
+// Cost of a rank: one set, one add and one get for each poll; with several blocks, also one get_all
+// of one value for each block. The last rank of a block adds one get_all of the values of the block
+// and one set; with several blocks it also adds one add, and the last rank of all one more set.
+// Each key is written once. Not thread safe.
 class Exchange {
  public:
-  // Ranks: of 10,000 each reads 157 values, and who packs reads no more than that.
+  // Ranks in a block. With 10,000 ranks, each rank reads 157 packed values, and a rank that packs
+  // reads 64 values more.
   static constexpr int kBlock = 64;
 
-  // Publishes `mine` under `name`, which must be new among these ranks. Throws StatusError.
+  // Publishes `mine` under `name`, which no earlier exchange of these ranks may have used. Throws
+  // StatusError.
   Exchange(KvStore& store, std::string name, int rank, int size, const std::string& mine);
 
-  // Non-blocking but for the round trips to the store. The values of all ranks by rank, once all
-  // are there. Throws StatusError.
+  // Returns the values of all ranks in the order of ranks, or nothing while some are missing.
+  // Blocks only for the round trips to the store. Throws StatusError.
   std::optional<std::vector<std::string>> poll();
 
-  // Polls until the deadline, and calls `between` after each look that has not found all; throws
-  // StatusError (timeout) that names the ranks which are missing.
+  // Polls until all values are there, and calls `between` between two polls. When the deadline has
+  // passed, throws StatusError (timeout) that names the missing ranks.
   std::vector<std::string> wait(Deadline deadline, const GiveUp& between = {});
 
  private:

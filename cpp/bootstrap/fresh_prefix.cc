@@ -27,8 +27,9 @@ std::string new_prefix() {
 std::string tickets_key(const std::string& queue) { return queue + "/tickets"; }
 std::string answer_key(const std::string& queue) { return queue + "/answer"; }
 
-// An answer is the last ticket that it is for, a space, and the prefix. Anybody may have written
-// it.
+// Returns the prefix in an answer: the number of the last ticket that is answered, a space, and the
+// prefix. Any program may have written the key, so throws StatusError (transport) if the text has
+// another form.
 std::string prefix_in(const std::string& answer, std::size_t space) {
   const std::size_t root = sizeof(kRoot) - 1;
   std::string prefix = space < answer.size() ? answer.substr(space + 1) : "";
@@ -41,7 +42,8 @@ std::string prefix_in(const std::string& answer, std::size_t space) {
   return prefix;
 }
 
-// `by`: the rank that answers.
+// Takes a ticket and waits for an answer by rank `by`. Returns the prefix; throws StatusError
+// (timeout) when the deadline has passed.
 std::string ask(KvStore& store, const std::string& queue, int by, int size, Deadline deadline) {
   const std::int64_t ticket = store.add(tickets_key(queue), 1);
   Backoff backoff(size);
@@ -82,7 +84,7 @@ void FreshPrefix::find(KvStore& store, Deadline deadline) {
   }
 }
 
-// Tickets of ranks that started earlier are answered again, which nobody reads.
+// Also answers tickets that ranks of earlier starts left in the store. No rank reads those answers.
 void FreshPrefix::answer(KvStore& store) {
   for (Queue& queue : queues_) {
     const std::int64_t taken = store.add(tickets_key(queue.name), 0);

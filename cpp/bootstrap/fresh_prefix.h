@@ -1,5 +1,5 @@
-// A prefix for keys that nobody has used before in this store, the same on all ranks that start a
-// group together.
+// A key prefix that no earlier group has used in this store. All ranks that start a group together
+// get the same prefix.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +22,27 @@ namespace torch_ucc {
 // look, and one set where there are new tickets. Not thread safe.
 class FreshPrefix {
  public:
-  // `name` tells groups apart that start over the same store at the same time. Asks nobody yet: a
-  // rank that cannot start says so without waiting for the others.
+  // `name` tells groups apart that start over the same store at the same time. Does not use the
+  // store, so a rank that cannot start reports its error without waiting for the others.
   FreshPrefix(const std::string& name, int rank, int size);
 
-  // Exchange::wait() under the prefix, with a `name` that no other exchange has. The first exchange
-  // finds the prefix, and all ranks have it once it has ended; throws StatusError.
+  // Runs an Exchange under the prefix and returns the values of all ranks in the order of ranks.
+  // `name` must differ from the names of all other exchanges. The first exchange also finds the
+  // prefix; when it has ended, all ranks have the prefix. Throws StatusError.
   std::vector<std::string> exchange(KvStore& store, const std::string& name, const std::string& mine, Deadline deadline);
 
-  // Under a name that counts the calls.
+  // Runs an exchange whose name is the number of the call, so all ranks must make these calls in
+  // the same order.
   std::vector<std::string> exchange(KvStore& store, const std::string& mine, Deadline deadline);
 
-  // After the first exchange.
+  // Returns the prefix. Empty before the first exchange.
   const std::string& text() const { return text_; }
 
  private:
   // Ranks that take tickets of the same counter.
   struct Queue {
     std::string name;
-    std::int64_t answered = 0;  // the last ticket
+    std::int64_t answered = 0;  // the last ticket that got an answer
   };
 
   void find(KvStore& store, Deadline deadline);
@@ -51,7 +53,7 @@ class FreshPrefix {
   const int size_;
   int calls_ = 0;
   std::string text_;
-  std::vector<Queue> queues_;  // that this rank answers, until all ranks have the prefix
+  std::vector<Queue> queues_;  // the queues that this rank answers; empty once all ranks have the prefix
 };
 
 }  // namespace torch_ucc

@@ -10,10 +10,10 @@
 namespace torch_ucc {
 namespace {
 
-// How long the others wait beyond the limit for what rank 0 found out.
+// How much longer than the limit the other ranks wait for the verdict of rank 0.
 constexpr milliseconds kForTheVerdict{5000};
 
-// Of the barrier that wrote the key; a verdict goes on after it.
+// Returns the number of the barrier that wrote the key. In a verdict, a space and a message follow.
 std::uint64_t number_of(const std::string& value) {
   return static_cast<std::uint64_t>(number_in(value.substr(0, value.find(' ')), "a key of the monitored barrier"));
 }
@@ -34,7 +34,7 @@ std::string names_of(const std::vector<int>& ranks) {
   return text;
 }
 
-// Rank 0: empty if all came.
+// Runs on rank 0. Returns the names of missing ranks as an error message; empty if none is missing.
 std::string find_missing(const MonitoredBarrier& barrier, milliseconds limit, bool wait_all_ranks) {
   const Deadline deadline = Deadline::after(limit);
   std::vector<int> missing;
@@ -86,7 +86,7 @@ void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait
     const std::uint64_t decided = verdict ? number_of(*verdict) : 0;
     if (decided >= barrier.number) {
       std::string missing = verdict->substr(verdict->find(' ') + 1);
-      if (decided > barrier.number) {  // it went on without us, and only a failure lets it
+      if (decided > barrier.number) {  // rank 0 goes on without this rank only after a failure
         missing = "it has gone on to a later barrier";
       }
       if (missing.empty()) {

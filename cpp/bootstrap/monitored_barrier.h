@@ -1,5 +1,5 @@
-// A barrier over the store that can say who did not come. Slow, and independent of everything that
-// may be stuck.
+// A barrier over the store that can name the ranks that did not reach it. It is slow, and uses
+// neither UCC nor UCX, so it works while they are stuck.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,18 @@ namespace torch_ucc {
 
 struct MonitoredBarrier {
   KvStore& store;
-  std::string name;  // prefix of its keys, new for each group; one key a rank, written again by each barrier
+  std::string name;  // key prefix, new for each group; all barriers of the group write the same keys
   int rank = 0;
   int size = 1;
   std::uint64_t number = 0;  // of this barrier within the group, from 1
   GiveUp give_up{};
 };
 
-// Blocks until all ranks called it with the same number. Past `limit` rank 0 names the first rank
-// that is missing, or with `wait_all_ranks` all of them, and the others learn it from there, as
-// they learn why rank 0 gave up. Throws StatusError (timeout, transport) and what give_up throws.
+// Blocks until all ranks have called it with the same number. If ranks are missing after `limit`,
+// rank 0 throws an error that names the first missing rank, or all of them with `wait_all_ranks`.
+// The other ranks read this error, or another StatusError that ended the wait of rank 0, from the
+// store; they wait 5 s longer than `limit` for it. Throws StatusError (timeout, transport) and what
+// give_up throws.
 void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait_all_ranks);
 
 }  // namespace torch_ucc

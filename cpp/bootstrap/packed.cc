@@ -12,8 +12,8 @@
 namespace torch_ucc {
 namespace {
 
-constexpr char kEnd = '\n';                  // of a number
-constexpr std::size_t kMostExpanded = 1100;  // no byte of zlib's stands for more: its documentation says 1032
+constexpr char kEnd = '\n';                  // after each number
+constexpr std::size_t kMostExpanded = 1100;  // zlib's documentation: one byte expands to 1032 bytes at most
 
 [[noreturn]] void refuse() {
   throw StatusError(Status(StatusCode::transport, "ranks published values that cannot be read: versions of torch_ucc differ?"));
@@ -24,7 +24,7 @@ void append_number(std::string& text, std::size_t number) {
   text += kEnd;
 }
 
-// Takes it off the front of `text`.
+// Removes a number from the front of `text` and returns it.
 std::size_t take_number(std::string_view& text) {
   std::size_t number = 0;
   const char* const last = text.data() + text.size();

@@ -1,4 +1,5 @@
-// Values of several ranks as one: they are much alike, and take a tenth of their bytes together.
+// Packs the values of several ranks into one compressed text. The values are so similar that the
+// text has a tenth of their bytes.
 #pragma once
 
 #include <string>
@@ -8,8 +9,8 @@ namespace torch_ucc {
 
 std::string pack(const std::vector<std::string>& values);
 
-// Throws StatusError (transport) if the text is not what pack() makes. Takes memory for a thousand
-// times its bytes at most.
+// Returns the values that pack() got. Throws StatusError (transport) if pack() cannot have made the
+// text. The values take at most about a thousand times the bytes of the text.
 std::vector<std::string> unpack(const std::string& text);
 
 }  // namespace torch_ucc

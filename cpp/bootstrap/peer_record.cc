@@ -22,7 +22,8 @@ namespace {
 constexpr char kField = '\x1f';   // between the two parts of a field
 constexpr char kRecord = '\x1e';  // after each field
 
-// What is sent as it is, in this order; then the address in hex, the pid, and what is agreed.
+// The fields that are encoded as plain text, in this order. The address in hex, the pid and the
+// agreed values follow.
 constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 5> kTexts{{
     {"host", &PeerRecord::host},
     {"host_id", &PeerRecord::host_id},
@@ -140,8 +141,8 @@ PeerRecord PeerRecord::here(NamedValues agreed) {
 }
 
 void check_peers(const std::string& group, const std::vector<PeerRecord>& peers) {
-  // Every rank looks at all of them: where one differs from rank 0, all ranks end, and with the
-  // same words.
+  // Every rank checks all records: if one differs from the record of rank 0, all ranks throw the
+  // same error.
   const auto count = static_cast<int>(peers.size());
   for (int rank = 1; rank < count; ++rank) {
     const auto& other = peers[static_cast<std::size_t>(rank)];
