@@ -13,10 +13,10 @@
 namespace torch_ucc {
 namespace {
 
-constexpr std::chrono::seconds kToConnect{10};  // the other side answers once it has found whom to connect to itself
+constexpr std::chrono::seconds kToConnect{10};  // the peer answers only after its own calls of connect()
 constexpr std::chrono::seconds kToBeConnected{60};
-constexpr milliseconds kSilence{3500};  // looked at each second: given up after four
-constexpr std::size_t kAddresses = 8;   // of a host that are tried
+constexpr milliseconds kSilence{3500};  // the kernel checks each second, so a connection ends after 4 s
+constexpr std::size_t kAddresses = 8;   // how many addresses of a host are tried
 constexpr std::size_t kGuests = 64;     // connections that have not shown the secret yet
 
 Ending meaning_of(int error) {
@@ -103,8 +103,8 @@ std::vector<Notice> LifeLines::serve() {
   return heard;
 }
 
-// Anybody may connect. Whoever has waited longest without showing the secret makes room: a rank
-// shows it with its first bytes.
+// Any program may connect. A rank sends the secret with its first bytes, so if there are too many
+// connections without the secret, the oldest of them is closed.
 void LifeLines::accept() {
   const auto is_guest = [](const Line& line) { return line.state == State::awaits_hello; };
   for (std::size_t taken = 0; taken < kGuests; ++taken) {
@@ -135,7 +135,9 @@ void LifeLines::advance(Line& line, std::vector<Notice>& heard) {
   }
 }
 
-// One way to a peer at a time: two may well lead to it, and it takes the end of a line for its own.
+// Whether the secret was sent to `peer` over one of its addresses and its answer is awaited. Only
+// one address at a time is used: two may lead to the peer, and when we closed the second line, the
+// peer would conclude that this process has ended.
 bool LifeLines::is_greeting(std::uint64_t peer) const {
   return std::any_of(lines_.begin(), lines_.end(),
                      [&](const Line& line) { return line.peer == peer && line.state == State::awaits_answer; });
@@ -188,7 +190,7 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
   if (line.state == State::awaits_hello && line.in.size() >= Hello::kBytes) {
     const std::optional<Hello> hello = Hello::decode(std::string_view(line.in).substr(0, Hello::kBytes));
     if (!hello || !equal_secrets(hello->knock, line.expected) || hello->from >= size_) {
-      end(line);  // somebody else's program
+      end(line);  // another program
       return;
     }
     line.in.erase(0, Hello::kBytes);
@@ -213,7 +215,7 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
     line.in.erase(0, Notice::kBytes);
     if (!notice || notice->peer >= size_) {
       end(line);
-      heard.push_back({line.peer, Ending::unreachable});  // it knows the secret and cannot be understood
+      heard.push_back({line.peer, Ending::unreachable});  // the peer knows the secret, but its notice cannot be decoded
       return;
     }
     heard.push_back(*notice);
@@ -223,7 +225,7 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
   }
 }
 
-// What went wrong is left for read(), which says what it means.
+// An error is kept in `line.error`; read() reports it.
 void LifeLines::flush(Line& line) {
   while (!line.out.empty()) {
     const ssize_t count = ::send(line.socket.get(), line.out.data(), line.out.size(), MSG_NOSIGNAL);
@@ -247,7 +249,8 @@ void LifeLines::tell(const Notice& notice) {
   }
 }
 
-// Bytes that were not read would make the kernel reset the connection, and the farewell with it.
+// If received bytes were left unread, the kernel would reset the connection when it is closed, and
+// the peer could lose the farewell.
 void LifeLines::farewell(Ending how) {
   tell({self_, how});
   std::array<char, 4096> rest{};
@@ -265,8 +268,8 @@ std::vector<std::uint64_t> LifeLines::failed() const {
   return failed_;
 }
 
-// One way to a peer has worked or has not; the last one that has not, or the first that has,
-// decides.
+// Called when the connection to one address of a peer is up or has failed. The line to the peer is
+// settled when the first address works, or when the last has failed.
 void LifeLines::settle(const Line& line) {
   const auto begun = std::find(begun_.begin(), begun_.end(), line.peer);
   if (line.state != State::up) {

@@ -1,4 +1,4 @@
-// TCP connections to a few ranks of other hosts, over which nothing is said until somebody ends.
+// TCP connections to a few other ranks. After a greeting they carry no data until a rank ends.
 #pragma once
 
 #include <poll.h>
@@ -17,40 +17,45 @@
 
 namespace torch_ucc {
 
-// A process that ends closes its connections, whatever ended it. A host that vanishes closes
-// nothing: the kernel asks each second and gives a connection up after some four without an answer;
-// a shorter silence harms nothing.
+// When a process ends, the kernel closes its connections. A host that vanishes closes none: the
+// kernel of the other host probes each second, and ends a connection after about four seconds
+// without an answer. A shorter silence has no effect.
 //
-// Made and told whom to connect to by one thread, then used by one other. Nothing here blocks. Who
-// does not know the secret in the address gets no line.
+// One thread creates the object and calls connect(); then one other thread uses it. Only
+// unsettled() and failed() may be called from any thread. No member blocks. A program that does not
+// know the secret in the address gets no line.
 class LifeLines {
  public:
-  // Listens on a port of the system's choice, for `incoming` lines; then the port is closed. Throws
-  // std::system_error.
+  // `self` is our position and `size` the number of ranks. Listens on a port that the kernel
+  // chooses, until `incoming` lines are accepted or 60 s have passed. Throws std::system_error.
   LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming);
   LifeLines(const LifeLines&) = delete;
   LifeLines& operator=(const LifeLines&) = delete;
 
-  // What connect() of another rank needs.
+  // Returns our address, as text for the job's store. Other ranks decode it for their connect().
   std::string address() const;
 
-  // Begins a line; several ways to go there are tried at once.
+  // Begins a line to `peer`: connects to several addresses of its host at once. The line counts as
+  // unsettled until one of them works, or all have failed.
   void connect(std::uint64_t peer, const LineAddress& address);
 
-  // What to sleep on, and until when at the latest; and what to do then: returns what was heard.
+  // The thread that uses the lines sleeps on the descriptors that add_to() appends, until next() at
+  // the latest. Then it calls serve(), which accepts, reads and writes, and returns the notices
+  // that were received, or that follow from the loss of a line.
   void add_to(std::vector<pollfd>& polled) const;
   Deadline next() const;
   std::vector<Notice> serve();
 
-  // Over every line.
+  // Sends a notice over every line.
   void tell(const Notice& notice);
 
-  // Tells everybody how this process goes; then nothing more may be told.
+  // Sends over every line how this process ends. tell() must not be called afterwards.
   void farewell(Ending how);
 
-  // How many of those that were begun have neither become a line nor failed; any thread.
+  // Returns how many lines that connect() began have neither been made nor failed. Any thread.
   std::size_t unsettled() const { return unsettled_.load(std::memory_order_acquire); }
-  // To whom we have no line: all of them once none is unsettled; any thread.
+  // Returns the peers to which connect() made no line. The list is complete once unsettled() is 0.
+  // Any thread.
   std::vector<std::uint64_t> failed() const;
 
  private:
@@ -59,12 +64,12 @@ class LifeLines {
     Socket socket;
     State state;
     std::uint64_t peer;
-    std::string expected;  // the peer's half of the secret
-    Deadline by{};         // to be up
-    std::string hello{};   // ours, once connected
-    std::string in{};      // read and not yet understood
-    std::string out{};     // to be sent
-    int error = 0;         // of a send
+    std::string expected;  // the half of the secret that the peer must send
+    Deadline by{};         // when the line must be up
+    std::string hello{};   // what we send once connected
+    std::string in{};      // bytes that are read and not yet decoded
+    std::string out{};     // bytes still to be sent
+    int error = 0;         // errno of a send that failed
   };
 
   void accept();
@@ -81,11 +86,11 @@ class LifeLines {
   const std::uint64_t self_;
   const std::size_t size_;
   const Secret secret_ = Secret::random();
-  std::size_t incoming_;  // still to come
+  std::size_t incoming_;  // lines that are still to be accepted
   Socket listener_;
   Deadline listen_until_;
   std::list<Line> lines_;
-  std::vector<std::uint64_t> begun_;  // by connect(), not settled
+  std::vector<std::uint64_t> begun_;  // peers of lines that connect() began and that are not settled
   mutable Mutex mutex_;
   std::vector<std::uint64_t> failed_ TUCC_GUARDED_BY(mutex_);
   std::atomic<std::size_t> unsettled_{0};

@@ -1,5 +1,5 @@
-// Between which ranks there are life lines: few for each, and still news of any end reaches
-// everybody.
+// Which ranks have life lines to each other. Each rank has few, but a notice still reaches all
+// ranks.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +10,33 @@
 
 namespace torch_ucc {
 
-// Hosts form a ring. A rank has a line to its counterpart on the next host, which notices its end
-// even when its whole host is gone; one to its counterpart about a square root of the hosts further
-// on, so that news goes round in as many steps; and one to the next rank of its own host, so that
-// what reaches one of a host reaches all. That is three lines made by a rank, and as many accepted
-// where hosts have equally many ranks, however many there are.
+// The hosts form a ring. Each rank connects to at most three ranks:
+// - the rank with its index on the next host, which notices the end of the rank even if the whole
+//   host is gone;
+// - the rank with its index on the host that is sqrt(hosts) further on, so that a notice goes round
+//   the ring in about sqrt(hosts) steps;
+// - the next rank on its own host, so that a notice which reaches one rank of a host reaches all.
+// If all hosts have equally many ranks, each rank accepts as many lines as it makes.
 class LinePlan {
  public:
-  // By position: equal names are ranks that see each other's processes.
+  // `hosts`: a name for each position. Ranks with equal names see each other's processes.
   explicit LinePlan(const std::vector<std::string>& hosts);
 
   std::size_t hosts() const { return by_host_.size(); }
-  // The number of its host, from 0 in the order of their first position.
+  // Returns the number of the host of `position`. Hosts are numbered from 0 in the order in which
+  // they first occur.
   std::size_t host_of(std::uint64_t position) const { return places_.at(position).host; }
-  // The other hosts that `host` has lines to or from.
+  // Returns the other hosts that `host` has lines to or from.
   std::set<std::size_t> neighbours(std::size_t host) const;
-  // Whom `position` connects to; empty if there is one host.
+  // Returns the positions that `position` connects to; empty if there is only one host.
   std::vector<std::uint64_t> from(std::uint64_t position) const;
-  // How many connect to `position`.
+  // Returns how many ranks connect to `position`.
   std::size_t count_to(std::uint64_t position) const;
 
  private:
   struct Place {
     std::size_t host;
-    std::size_t index;  // on it
+    std::size_t index;  // on this host
   };
 
   std::size_t far() const;

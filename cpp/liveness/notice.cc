@@ -15,7 +15,7 @@ constexpr std::size_t kWord = 8;
 static_assert(kMagic.size() == kWord);
 static_assert(Hello::kBytes == kWord + Secret::kHalf + kWord);
 
-// Little endian, whatever the host.
+// Encodes as little endian on every host.
 std::string put(std::uint64_t value) {
   std::string bytes;
   for (std::size_t i = 0; i < kWord; ++i) {

@@ -1,5 +1,5 @@
-// What ranks on different hosts say to each other over a life line: who has ended, and first of all
-// who they are.
+// What ranks send each other over a life line: first a greeting with a secret, later notices of
+// ranks that ended.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@
 namespace torch_ucc {
 
 enum class Ending : std::uint8_t {
-  left = 1,     // with everybody's agreement: nobody waits for it
-  exited,       // of its own accord, while others may count on it
-  died,         // its process ended without a word
-  reset,        // its side of a connection answers that there is none: its process ended, or the connection was lost long ago
-  unreachable,  // nothing is heard from its host any more
+  left = 1,     // closed in agreement with all ranks: no rank waits for it
+  exited,       // ended on purpose, while other ranks may still wait for it
+  died,         // its process ended without a notice
+  reset,        // its host reset the connection: its process ended, or the connection was lost long ago
+  unreachable,  // its host does not answer any more
 };
 
 struct Notice {
@@ -25,12 +25,12 @@ struct Notice {
 
   static constexpr std::size_t kBytes = 16;
   std::string encode() const;
-  // Nothing if these kBytes are not what encode() makes.
+  // Returns nothing if `bytes` are not kBytes that encode() makes.
   static std::optional<Notice> decode(std::string_view bytes);
 };
 
-// Known to the ranks of a job only, through its store: who connects shows the first half, who
-// accepts answers with the second.
+// A secret that only the ranks of a job know, through the job's store. The rank that connects sends
+// the first half; the rank that accepts answers with the second half.
 struct Secret {
   static constexpr std::size_t kHalf = 16;
   std::string knock;   // kHalf bytes
@@ -39,30 +39,33 @@ struct Secret {
   static Secret random();
 };
 
-// The first bytes of who connects.
+// The first bytes that the rank which connects sends.
 struct Hello {
   std::string knock;
   std::uint64_t from = 0;
 
   static constexpr std::size_t kBytes = 32;
   std::string encode() const;
+  // Returns nothing if `bytes` are not kBytes of the form that encode() makes. Does not check
+  // `knock`.
   static std::optional<Hello> decode(std::string_view bytes);
 };
 
-// Where a rank listens: text for the store.
+// Where a rank listens. Ranks publish it as text in the job's store.
 struct LineAddress {
   Secret secret;
   std::uint16_t port = 0;
-  // Numeric, IPv4 or IPv6: each of the host's, since only who connects can tell which of them leads
-  // there.
-  std::string hosts;  // separated by spaces
+  // Numeric IPv4 or IPv6 addresses of the host, separated by spaces. There are several, since only
+  // the rank that connects can find out which of them works.
+  std::string hosts;
 
   std::string encode() const;
-  // Nothing if the text is not what encode() makes.
+  // Returns nothing if the text does not have the form that encode() makes.
   static std::optional<LineAddress> decode(const std::string& text);
 };
 
-// Takes the same time wherever the two differ.
+// Compares in a time that does not depend on where the two differ, so that it reveals nothing of a
+// secret.
 bool equal_secrets(std::string_view a, std::string_view b);
 
 }  // namespace torch_ucc

@@ -17,11 +17,11 @@
 namespace torch_ucc {
 namespace {
 
-constexpr milliseconds kLookEvery{20};  // where there is no descriptor
+constexpr milliseconds kLookEvery{20};  // at a process without a descriptor
 
 int open_process(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
-// A process that was killed and that its parent has not yet asked about still has its id.
+// A process that ended keeps its id, as a zombie, until its parent has waited for it.
 bool is_gone(int pid) {
   const char state = process_state(pid);
   return state == 'Z' || state == 'X';

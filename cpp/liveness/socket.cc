@@ -20,8 +20,8 @@
 namespace torch_ucc {
 namespace {
 
-// Those that are open. In static memory and without a lock, because a forked child can count on
-// little else. More than so many are kept by a child.
+// The open sockets. Static memory without a lock, because a forked child can safely use little
+// else. A child keeps open the sockets that do not fit into the table.
 constinit std::array<std::atomic<int>, 256> open_sockets{};  // descriptor + 1
 
 void close_all_in_child() {
@@ -77,7 +77,7 @@ struct Address {
   }
 };
 
-// Loopback and link-local addresses mean something on this host only.
+// Whether other hosts may reach the address. They cannot reach loopback and link-local addresses.
 bool is_reachable(const ifaddrs& interface) {
   if (interface.ifa_addr == nullptr || (interface.ifa_flags & IFF_UP) == 0 || (interface.ifa_flags & IFF_LOOPBACK) != 0) {
     return false;
@@ -106,7 +106,7 @@ void Socket::close() {
   }
 }
 
-// IPv6 that takes IPv4 too; where the kernel has no IPv6, IPv4.
+// Listens for IPv6 and IPv4 with one IPv6 socket; only for IPv4 if the kernel has no IPv6.
 Socket Socket::listening() {
   for (const int family : {AF_INET6, AF_INET}) {
     Socket socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -148,7 +148,7 @@ std::uint16_t Socket::port() const {
                                                  : reinterpret_cast<const sockaddr_in*>(&own.storage)->sin_port);
 }
 
-// With the kernel's own values a host that vanishes would be noticed after hours.
+// With the defaults of the kernel, the loss of a host would be noticed only after hours.
 void Socket::watch_over(milliseconds silence) const {
   set(descriptor_, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(descriptor_, IPPROTO_TCP, TCP_KEEPIDLE, 1);

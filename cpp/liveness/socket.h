@@ -1,4 +1,4 @@
-// TCP sockets that never block and that a forked child does not keep.
+// TCP sockets that never block and that are closed in a forked child.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace torch_ucc {
 
-// Owns one, or none. A child that is forked, say to load data, closes its copy at once: else the
-// other end would not notice when the parent is killed.
+// Owns a socket, or none. A forked child, for example a data loader, closes its copy at once:
+// otherwise the peer would not notice when the parent is killed.
 class Socket {
  public:
   Socket() = default;
@@ -27,19 +27,22 @@ class Socket {
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
 
-  // On every address of this host, on a port of the system's choice. Throws std::system_error.
+  // Returns a socket that listens on all addresses of this host, on a port that the kernel chooses.
+  // Throws std::system_error.
   static Socket listening();
-  // Begins to connect to a numeric address; none if that cannot even begin.
+  // Begins to connect to a numeric address. Returns an empty Socket if `host` is not such an
+  // address or the kernel refuses at once.
   static Socket connecting(const std::string& host, std::uint16_t port);
-  // The next connection to a listening one; none if there is none.
+  // Returns the next connection that this listening socket has received; an empty Socket if there
+  // is none.
   Socket accepted() const;
 
   explicit operator bool() const { return descriptor_ >= 0; }
   int get() const { return descriptor_; }
-  std::uint16_t port() const;  // our own; throws std::system_error
+  std::uint16_t port() const;  // of this end; throws std::system_error
 
-  // From now on the kernel asks each second whether the other end is there, and gives up after
-  // `silence`.
+  // From now on the kernel probes the peer each second, and ends the connection if the peer has not
+  // answered for `silence`.
   void watch_over(milliseconds silence) const;
 
  private:
@@ -49,7 +52,8 @@ class Socket {
   int descriptor_ = -1;
 };
 
-// Numeric addresses of this host that another might reach, separated by spaces, at most `count`.
+// Returns at most `count` numeric addresses of this host that other hosts may reach, separated by
+// spaces. Empty if the kernel does not list them.
 std::string own_addresses(std::size_t count);
 
 }  // namespace torch_ucc
