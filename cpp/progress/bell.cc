@@ -16,10 +16,11 @@
 
 namespace torch_ucc {
 
-// Shared between processes of one build on one host. What its owner writes at every call lies apart
-// from what peers read at each of theirs: else either waits for the other's cache.
+// Shared between processes of one build on one host. The owner writes `last` at each of its calls;
+// its peers read the other words at each of their calls. They lie in different cache lines, so that
+// neither side waits for the cache of the other.
 struct Bell::Page {
-  static constexpr std::size_t kApart = 128;  // two lines, which processors fetch together
+  static constexpr std::size_t kApart = 128;  // two cache lines, which processors fetch together
   struct alignas(kApart) LastCall {
     std::atomic<std::uint64_t> activity{0};  // group 16 | operation 16 | seq 32
     std::atomic<Clock::rep> since{0};
@@ -50,7 +51,7 @@ void* map(int file, std::size_t size) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-// Process ids mean something only within one pid namespace.
+// A process id is valid only within its pid namespace. Returns 0 if the kernel does not report it.
 std::uint64_t pid_namespace() {
   struct stat info {};
   return ::stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::uint64_t>(info.st_ino) : 0;
@@ -118,8 +119,8 @@ std::optional<Bell> Bell::of_peer(const std::string& address) {
   return bell;
 }
 
-// The sleeper announces itself and then looks at the network; who rings has written to the network
-// and then looks for sleepers. With both orders kept by the fences one of the two sees the other.
+// A sleeper announces itself and then polls the network. A process that rings has written to the
+// network and then looks for sleepers. The fences keep both orders, so at least one sees the other.
 void Bell::ring() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake_sleepers();

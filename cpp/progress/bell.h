@@ -1,4 +1,5 @@
-// What a sleeping process is woken by when a peer on its host posts: UCC itself can only be polled.
+// Wakes a sleeping process when a peer on its host posts an operation. UCC itself can only be
+// polled.
 #pragma once
 
 #include <atomic>
@@ -11,35 +12,36 @@
 
 namespace torch_ucc {
 
-// One process's bell, in memory that its peers on the host map as well: nothing that has a name, so
-// nothing is left when the process is killed. Ringing costs one load while nobody sleeps. Any
-// thread.
+// The bell of one process: a page of memory that its peers on the host map, too. The memory has no
+// name in a file system, so nothing is left when the process is killed. While no thread sleeps, a
+// ring costs one fence and one load. All members may be called from any thread.
 class Bell {
  public:
-  // A bell of our own. If the system gives no shared memory, one that only this process can ring.
+  // Makes the bell of this process. If the kernel gives no shared memory, only this process can
+  // ring it. Throws std::bad_alloc.
   Bell();
   ~Bell();
   Bell(Bell&& other) noexcept;
   Bell& operator=(Bell&&) = delete;
   Bell(const Bell&) = delete;
 
-  // How a peer on this host finds it; empty if it cannot.
+  // Returns the text with which a peer on this host opens the bell; empty if no peer can.
   std::string address() const;
 
-  // The bell at `address` of another process, or nothing: on another host, in another container, of
-  // another user, or gone.
+  // Opens the bell of another process. Returns nothing if that process is on another host, in
+  // another container, of another user, or has ended.
   static std::optional<Bell> of_peer(const std::string& address);
 
-  // Wakes who sleeps on it, or on each of several.
+  // Wakes all threads that sleep on the bell, or on any of `bells`.
   void ring() const;
   static void ring(const std::vector<const Bell*>& bells);
 
-  // The page carries two words about its process as well, which peers can read whatever state that
-  // is in, even stopped or dead. Whether it means to stay:
-  enum class Presence : std::uint32_t { here, leaving, left };  // leaving: of its own accord, without its peers' knowing
+  // The page also has the presence and the last call of its process. Peers can read them even if
+  // the process is stopped or dead. `leaving`: the process closes; its peers have not agreed yet.
+  enum class Presence : std::uint32_t { here, leaving, left };
   void set_presence(Presence presence) const;
   Presence presence() const;
-  // And its last call, in numbers that mean something to the caller; all zero: none.
+  // The last call. The caller defines what the numbers mean; all zero: there was no call.
   struct Activity {
     std::uint16_t group = 0;
     std::uint16_t operation = 0;
@@ -49,8 +51,8 @@ class Bell {
   void set_activity(const Activity& activity) const;
   Activity activity() const;
 
-  // A sleep in three steps, so that no ring is lost: announce it, look once more for what would be
-  // waited for, then sleep.
+  // A sleep in three steps, so that no ring is lost: the thread makes a Sleep, which announces it
+  // as a sleeper; checks once more what it waits for; then calls wait().
   class Sleep {
    public:
     explicit Sleep(const Bell& bell);
@@ -58,7 +60,8 @@ class Bell {
     Sleep(const Sleep&) = delete;
     Sleep& operator=(const Sleep&) = delete;
 
-    // Until rung since the announcement, or for `duration`; true if rung.
+    // Sleeps until the bell rings, or for `duration`. Returns whether the bell has rung since the
+    // announcement.
     bool wait(Clock::duration duration);
 
    private:

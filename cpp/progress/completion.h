@@ -1,4 +1,4 @@
-// The end of one operation, seen by any number of threads.
+// The end of one operation. Any number of threads may query it or leave callbacks.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace torch_ucc {
 
-// Ends once, with the first status given; later ones are ignored. All members may be called from
+// The first complete() sets the status; later ones have no effect. All members may be called from
 // any thread.
 class Completion {
  public:
@@ -20,17 +20,18 @@ class Completion {
   // Only valid once done().
   const Status& status() const { return status_; }
 
-  // True if this call ended it. Runs what on_done() left, in this thread.
+  // Ends the operation with `status`, and runs the callbacks of on_done() in this thread. Returns
+  // false and does nothing if it was ended before.
   bool complete(Status status);
 
-  // Runs `callback` once, when done: at once in this thread if it is already. The callback must
-  // neither block nor throw, nor run code of the user.
+  // Runs `callback` once: now, in this thread, if the operation is done, otherwise later in the
+  // thread that completes it. The callback must neither block nor throw, nor run code of the user.
   void on_done(std::function<void()> callback);
 
  private:
   static constexpr std::uint32_t kPending = 0;
-  static constexpr std::uint32_t kClaimed = 1;  // somebody writes status_
-  static constexpr std::uint32_t kWatched = 2;  // a callback needs the slow path
+  static constexpr std::uint32_t kClaimed = 1;  // a thread writes status_
+  static constexpr std::uint32_t kWatched = 2;  // there is a callback, so complete() takes the slow path
   static constexpr std::uint32_t kDone = 4;
 
   std::atomic<std::uint32_t> state_{kPending};

@@ -1,4 +1,4 @@
-// Has operations of a group that share memory take effect in the order in which they were called.
+// Makes operations of a group that use the same memory take effect in the order of their calls.
 #pragma once
 
 #include <atomic>
@@ -20,10 +20,11 @@ struct Effects {
   void add(const Effects& others);
 };
 
-// Whether a write of one meets a read or a write of the other.
+// Whether `a` writes memory that `b` reads or writes, or reads memory that `b` writes.
 bool conflict(const Effects& a, const Effects& b);
 
-// The operations of a group that were posted and not waited for in the same call. Any thread.
+// Knows the operations of a group that were posted by a call which did not wait for them. All
+// members may be called from any thread.
 class EffectOrder {
  public:
   // An operation that a later one has to wait for.
@@ -45,7 +46,7 @@ class EffectOrder {
   // way to a device, is in the list as well; its pointer may be empty.
   Earlier before(const Effects& effects);
 
-  // All in flight that were added as collectives.
+  // Returns the collectives that have not ended.
   Earlier collectives();
 
   void add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective, Lasts lasts = nullptr);

@@ -13,7 +13,8 @@
 namespace torch_ucc {
 namespace {
 
-// Operations of an engine that is gone, which the network can still touch. Never freed, on purpose.
+// Keeps an operation of a destroyed engine until the process ends, because UCC or UCX may still use
+// its buffers.
 void keep_forever(std::shared_ptr<Op> op) {
   static Mutex mutex;
   static auto* kept = new std::vector<std::shared_ptr<Op>>();
@@ -23,8 +24,8 @@ void keep_forever(std::shared_ptr<Op> op) {
 
 }  // namespace
 
-// Tries to take the baton. Who leaves the block with it gives it back, then completes what ended
-// meanwhile.
+// Tries to take the baton. The destructor gives it back, and then completes the operations that
+// have ended.
 class Engine::BatonGuard {
  public:
   explicit BatonGuard(Engine& engine) TUCC_NO_THREAD_SAFETY_ANALYSIS : engine_(engine), held_(engine.baton_.try_lock()) {}
@@ -36,7 +37,7 @@ class Engine::BatonGuard {
       engine_.baton_.unlock();
       return;
     }
-    if (engine_.ended_.size() == 1) {  // as nearly always: what held it serves the next one, too
+    if (engine_.ended_.size() == 1) {  // the usual case; the vector keeps its memory for the next operation
       Ended only = std::move(engine_.ended_.front());
       engine_.ended_.clear();
       engine_.baton_.unlock();
@@ -93,7 +94,7 @@ void Engine::post(std::shared_ptr<Op> op, Follow follow) {
     }
     intake_.add(std::move(op));
     left_.fetch_add(1, std::memory_order_relaxed);
-    bell_.ring();  // whoever sleeps for another starts it
+    bell_.ring();  // a caller that sleeps in the engine wakes and starts it
     wake_up_.rouse();
     if (failed()) {
       serve_intake();  // the background thread may have been stopped meanwhile
@@ -112,15 +113,15 @@ void Engine::start_now(std::shared_ptr<Op> op, Follow follow) {
     const Op* const mine = op.get();
     admit_intake(baton.token());
     admit(baton.token(), std::move(op));
-    poll(baton.token(), mine, follow == Follow::leaves ? 1 : policy_.polls_after_post);  // who leaves has better things to do
+    poll(baton.token(), mine, follow == Follow::leaves ? 1 : policy_.polls_after_post);  // a caller that leaves polls only once
   } else {
     intake_.add(std::move(op));
   }
   serve_intake();
 }
 
-// Whoever held the baton takes the intake before giving it back, but may have looked just before
-// the last append.
+// Starts operations that were added to the intake after the last holder of the baton had emptied
+// it.
 void Engine::serve_intake() {
   while (!intake_.empty()) {
     BatonGuard baton(*this);
@@ -142,7 +143,7 @@ void Engine::admit(LoopToken& token, std::shared_ptr<Op> op) {
   token.check();
   baton_.assert_held();
   if (op->domain().has_lost() && !op->domain().failed()) {
-    fail_if_missing(*op);  // before anything of it is sent
+    fail_if_missing(*op);  // before the operation sends data
     ++op->domain().quiet().advances;
   }
   if (failure_for(*op) != nullptr) {
@@ -224,7 +225,7 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
     });
     const Clock::time_point now = Clock::now();
     if (!busy) {
-      return !failed() && !domain.failed();  // else they were given up, not drained
+      return !failed() && !domain.failed();  // after a failure the operations were given up, not drained
     }
     if (deadline.passed(now)) {
       return false;
@@ -238,8 +239,8 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
   return false;
 }
 
-// Of an operation that the transport ended well. Nothing if another thread took the caller's memory
-// back and ends it.
+// Finishes an operation that the transport ended well, and returns its result. Returns nothing if
+// another thread has taken the caller's memory back and completes the operation.
 std::optional<Status> Engine::result_of(Op& op) {
   MemoryLease::Use use(op.lease());
   if (!use) {
@@ -271,13 +272,14 @@ void Engine::deliver(std::span<Ended> ended) {
   }
 }
 
-// An operation that failed must not touch its caller's memory afterwards.
+// Returns false if the operation was completed before. An operation that fails first loses the
+// lease, so that it does not touch its caller's memory afterwards.
 bool Engine::complete(Op& op, Status status) {
   const StatusCode code = status.code();
   if (code != StatusCode::ok) {
     op.take_back(Op::After::given_up);
   }
-  op.record_end(code);  // before anybody sees it: who does may read the recorder at once
+  op.record_end(code);  // before the completion: a thread that sees it may read the recorder at once
   if (code != StatusCode::ok) {
     trace::request_dump(trace::name(code));
   }

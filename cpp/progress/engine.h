@@ -1,12 +1,15 @@
-// The one place where operations advance. Owns the baton, the intake, the operations in flight and
-// the background thread.
+// The only object that advances operations. Owns the baton, the intake, the operations in flight
+// and the background thread.
 //
-// Who drives: a caller who posts or waits takes the baton if it is free and drives itself, so that
-// a small operation ends without a thread hop; what starts slowly and is not waited for he leaves
-// in the intake. The background thread drives only while something was posted, no thread waits and
-// the baton is free. Nobody sleeps with the baton in hand, and nobody waits for it: who does not
-// get it leaves the operation in the intake, or sleeps on the bell and tries again. Completions and
-// finish() run after the baton was given back.
+// A caller that posts or waits takes the baton if it is free and drives the engine itself, so that
+// a small operation ends without a switch to another thread. An operation that starts slowly, and
+// that its caller does not wait for, goes to the intake. The background thread drives only while
+// operations are outstanding, no caller waits and the baton is free.
+//
+// No thread sleeps while it holds the baton. A thread that posts or waits does not block on the
+// baton: if another thread holds it, the thread leaves its operation in the intake, or sleeps on
+// the bell and tries again. Op::finish() and completions run after the thread has given the baton
+// back.
 #pragma once
 
 #include <atomic>
@@ -38,65 +41,68 @@ namespace torch_ucc {
 
 // What the caller of post() does next.
 enum class Follow : unsigned char {
-  waits,   // calls wait() at once: the background thread need not be woken
+  waits,   // calls wait() at once, so post() does not wake the background thread
   leaves,  // goes on with something else
 };
 
 class Engine {
  public:
-  // The engine does not own `transport`, which must outlive it; it touches it only with the baton.
-  // `bell` is what wakes threads that sleep in it.
+  // `transport` must outlive the engine, which uses it only with the baton. `bell` wakes the
+  // threads that sleep in the engine.
   Engine(Pollable& transport, ParkPolicy policy, Bell bell = Bell(), LossPolicy losses = {});
-  // Joins the background thread; does not wait for operations: those still in flight are kept for
-  // ever.
+  // Joins the background thread. Does not wait for operations: operations in flight end with an
+  // error, and their buffers are never freed, because the transport may still use them.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Takes the operation over. Never blocks. Operations of one thread start in the order it posted
-  // them. On an engine or in a domain that has failed the operation ends at once with the first
-  // error.
+  // Takes the operation over. Never blocks. Any thread. The operations that one thread posts start
+  // in that order. If the engine or the domain of `op` has failed, `op` is not started, and ends
+  // with an error that contains the reason.
   void post(std::shared_ptr<Op> op, Follow follow);
 
-  // Makes progress until `op` is done or the deadline passed; true if done. The deadline of the
-  // wait is not that of the operation: an operation that is not done may be waited for again.
-  // `interrupt` may be null; else it is called now and then, and what it throws leaves the wait.
+  // Drives the engine, or sleeps, until `op` is done or `deadline` has passed; returns whether `op`
+  // is done. `deadline` limits this wait, not the operation, so a caller may wait again. `op` must
+  // be posted. If `interrupt` is not null, it is called every 250 ms, without the baton; wait()
+  // does not catch what it throws. Any thread.
   bool wait(Op& op, Deadline deadline, InterruptCheck interrupt = nullptr);
 
-  // post() and wait(), for a caller that does nothing between the two: it drives from the post on.
-  // Were the background thread to drive for a moment, it would find work at many a look and stay
-  // awake beside a caller that never leaves it any.
+  // Like post() and wait(), for a caller that does nothing in between. The caller attends from the
+  // post on, so the background thread finds no work and can sleep.
   bool post_and_wait(const std::shared_ptr<Op>& op, Deadline deadline, InterruptCheck interrupt = nullptr);
 
-  // Non-blocking: true if `op` is done, which it is as soon as the engine or its domain has failed.
+  // Returns whether `op` is done. If the engine or the domain of `op` has failed, ends `op` first,
+  // unless another thread is storing its result. Does not drive. Any thread.
   bool settled(Op& op);
 
-  // For a caller who wants to see the end of `op` without wait(): the background thread drives from
-  // now on, without the moment that it else leaves to a caller who may come back. Unless it drives
-  // already, that is left for what starts slowly: woken at once it may take the core from a caller
-  // who is about to go on.
+  // For a caller that wants `op` to end without calling wait(). Asks the background thread to drive
+  // at once. For an operation that starts slowly the thread is woken too, but first leaves its
+  // caller the usual moment (see Napper): otherwise it could take the core from that caller. No
+  // effect if `op` is not posted. Any thread.
   void drive_in_background(const Op& op);
 
-  // Post and wait, for operations of our own (creating a team, the barrier before closing).
+  // Posts `op`, waits until it is done and returns its status. For operations of this backend, such
+  // as the creation of a team. Only the deadline of `op` limits the wait.
   Status run(const std::shared_ptr<Op>& op);
 
-  // Fails everything in flight and everything posted from now on with `reason`, unless an earlier
-  // reason stands. Returns at once. Any thread.
+  // Fails all operations in flight and all operations posted from now on. Only the first `reason`
+  // counts. Returns at once: the operations end when a thread drives or waits. Any thread.
   void fail(Status reason);
 
-  // The same for the operations of one domain: the others go on.
+  // Fails the operations of `domain` in this way. Operations of other domains go on.
   void fail(FailureDomain& domain, Status reason);
 
-  // A member of the domain is lost. The domain fails as soon as one of its operations needs
-  // something that the member never sent, or may need it and nothing arrives any more; until then
-  // operations may still end well. Returns at once. Any thread.
+  // Reports that a member of the domain is lost. The domain fails when one of its operations needs
+  // something that the member never sent, or when one may need something and nothing has arrived
+  // for LossPolicy::quiet. Until then operations may still end well. Returns at once. Any thread.
   void lose(FailureDomain& domain, Loss loss);
 
-  // Makes progress until no operation of `domain` is in flight; false if the deadline passed first,
-  // or the domain or the engine failed.
+  // Drives until no operation of `domain` is in flight. Returns false if `deadline` passes first,
+  // or if the domain or the engine has failed.
   bool drain(const FailureDomain& domain, Deadline deadline);
 
-  // Whether requests may be left in the transport that never end: it must not be closed then.
+  // Whether requests that never end may be left in the transport. Then the transport must not be
+  // closed.
   bool left_behind() const {
     return failed() || domain_failures_.load(std::memory_order_relaxed) != 0 || keeps_ended_.load(std::memory_order_relaxed);
   }
@@ -106,7 +112,7 @@ class Engine {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Only valid once failed().
   const Status& failure() const { return failure_; }
-  // Why operations of the domain cannot end well any more; null while they can.
+  // Returns why operations of the domain cannot end well any more; null while they can.
   const Status* failure_for(const FailureDomain& domain) const {
     if (domain.failed()) {
       return &domain.failure();
@@ -114,38 +120,38 @@ class Engine {
     return failed() ? &failure() : nullptr;
   }
 
-  // Calls `body` with the baton, if it can be had before the deadline; false if not. For handles
-  // that are made or destroyed outside an operation. `body` must not block on a peer.
+  // Waits for the baton and calls `body` with it. Returns false, without a call, if the baton is
+  // not free before `deadline`. For handles that are created or destroyed outside an operation.
+  // `body` must not wait for a peer.
   bool with_baton(Deadline deadline, const std::function<void(LoopToken&)>& body);
 
-  // Stops the background thread, and ends what a failure left in flight. The engine can still be
-  // driven by callers. Idempotent.
+  // Stops and joins the background thread. If the engine has failed, also ends its operations.
+  // Callers can still drive the engine. Idempotent.
   void stop_background();
 
-  // Operations posted and not yet completed.
+  // Returns how many operations are posted and not yet completed.
   std::size_t outstanding() const { return outstanding_.load(std::memory_order_relaxed); }
-  // How often a thread has slept while operations were under way.
+  // Returns how often a thread has slept between polls.
   std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
  private:
   class BatonGuard;  // holds the baton for a block
-  class Attendance;  // of a thread that waits: while one lives, the background thread leaves what is in flight to it
+  class Attendance;  // while one exists, the background thread leaves the operations in flight to the caller that waits
   using Ops = std::vector<std::shared_ptr<Op>>;
 
-  // On its way from the holder of the baton to its completion, which runs when the baton was given
-  // back.
+  // An operation that has ended, and that is completed after the baton is given back.
   struct Ended {
     std::shared_ptr<Op> op;
-    std::optional<Status> status;  // nothing: the transport ended it, finish() is still to come
+    std::optional<Status> status;  // nothing: the transport ended it well, and finish() must still run
   };
 
-  // What came of driving: the time after it, and whether the baton was free.
+  // The result of driving.
   struct Drove {
-    Clock::time_point now;
-    bool held = false;
+    Clock::time_point now;  // the time afterwards
+    bool held = false;      // whether the thread got the baton
   };
 
-  // With the baton.
+  // To be called with the baton.
   void suspect(LoopToken& token, std::shared_ptr<Op> op, Status status, bool ended_well);
   void judge(LoopToken& token);
   void admit(LoopToken& token, std::shared_ptr<Op> op);
@@ -157,7 +163,7 @@ class Engine {
   void fail_if_missing(Op& op);
   void look_at_losses(LoopToken& token, Clock::time_point now);
 
-  // Without it.
+  // To be called without the baton.
   bool wait_attending(std::optional<Attendance>& here, Op& op, Deadline deadline, InterruptCheck interrupt);
   Drove drive(const Op* until, int polls);
   Drove drive_for(Parker& parker, const Op* until);
@@ -187,34 +193,34 @@ class Engine {
   Ops in_flight_ TUCC_GUARDED_BY(baton_);
   std::vector<Ended> ended_ TUCC_GUARDED_BY(baton_);
   Suspects suspects_ TUCC_GUARDED_BY(baton_);
-  Ops abandoned_ TUCC_GUARDED_BY(baton_);      // given up, and the transport may still use their buffers
+  Ops abandoned_ TUCC_GUARDED_BY(baton_);      // given up, but the transport may still use their buffers
   Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before
 
-  // Written with the baton, read by anyone who rests.
-  std::atomic<std::uint64_t> activity_{0};               // counts what happened to operations
-  std::atomic<microseconds> patience_{microseconds(0)};  // the longest of those in flight
-  std::atomic<bool> all_announced_{true};                // whether each of those in flight is
+  // Read by threads that rest between polls.
+  std::atomic<std::uint64_t> activity_{0};               // grows when an operation advances or ends
+  std::atomic<microseconds> patience_{microseconds(0)};  // the longest patience() of operations in flight
+  std::atomic<bool> all_announced_{true};                // whether all operations in flight are announced
   std::atomic<bool> any_lost_{false};                    // a domain has lost a member
-  std::atomic<bool> failed_{false};                      // after failure_
+  std::atomic<bool> failed_{false};                      // written after failure_
 
-  std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};  // by whoever waits
+  std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};  // until then callers that wait give way
 
   Intake intake_;
 
   std::atomic<std::size_t> outstanding_{0};
-  std::atomic<int> attending_{0};       // how many Attendances there are
-  std::atomic<std::uint64_t> left_{0};  // operations whose caller went on with something else
-  std::atomic<int> caller_core_{-1};    // where the last caller was who left something to be started
+  std::atomic<int> attending_{0};       // how many Attendances exist
+  std::atomic<std::uint64_t> left_{0};  // how many operations were posted with Follow::leaves
+  std::atomic<int> caller_core_{-1};    // the core of the last caller that left an operation in the intake
   std::atomic<std::uint64_t> sleeps_{0};
 
-  std::atomic<Clock::rep> last_death_;  // when a domain last failed because a peer was gone
+  std::atomic<Clock::rep> last_death_;  // when a domain last lost a member, or failed because a peer was gone
   std::atomic<std::uint64_t> domain_failures_{0};
-  std::atomic<bool> keeps_ended_{false};  // operations that were a success
+  std::atomic<bool> keeps_ended_{false};  // an operation that ended well has left requests in the transport
   std::uint64_t domain_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
   Mutex failure_mutex_;  // the first of several threads that report a failure wins
   Status failure_;       // written once, before failed_
 
-  WakeUp wake_up_{[this] { return background_has_work(); }};  // of the background thread
+  WakeUp wake_up_{[this] { return background_has_work(); }};  // for the background thread
   std::thread background_;
 };
 

@@ -1,4 +1,4 @@
-// The thread that drives what no caller waits for.
+// The background thread, which drives while no caller waits.
 #include <pthread.h>
 #include <sys/prctl.h>
 
@@ -17,7 +17,7 @@ void Engine::stop_background() {
     background_.join();
   }
   if (failed()) {
-    drive(nullptr, 1);  // who waits for a future relied on the background thread to end what was given up
+    drive(nullptr, 1);  // futures and callbacks rely on the background thread to end given-up operations
   }
 }
 

@@ -1,5 +1,5 @@
-// What becomes of operations that did not end well: the verdict on them, deadlines, lost members,
-// and the failure of a group or of all.
+// What the engine does with operations that do not end well: suspects, deadlines, lost members, and
+// the failure of one group or of all groups.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -90,7 +90,7 @@ void Engine::fail_if_missing(Op& op) {
   }
 }
 
-// Fails the domains with an operation that needs something of a lost member which does not come.
+// Fails each domain with an operation that needs something of a lost member which will not arrive.
 void Engine::look_at_losses(LoopToken& token, Clock::time_point now) {
   token.check();
   baton_.assert_held();
@@ -111,8 +111,9 @@ void Engine::look_at_losses(LoopToken& token, Clock::time_point now) {
   abandon_failed(token);
 }
 
-// An operation past its deadline cannot be cancelled in UCC, and what it left behind could be
-// matched by a later one of its group: the whole group fails with it.
+// Fails the whole group of an operation whose deadline has passed, and returns the error. UCC
+// cannot cancel the operation, and what it leaves behind could be matched by a later operation of
+// the group.
 Status Engine::time_out(const Op& op) {
   std::string why = op.waits_for();
   if (why.empty()) {
@@ -127,7 +128,8 @@ Status Engine::time_out(const Op& op) {
   return status;
 }
 
-// Only once there is a failure for it.
+// Returns the error for an operation whose engine or domain has failed. Must not be called
+// otherwise.
 Status Engine::given_up(const Op& op) const {
   const Status& reason = *failure_for(op);
   return Status(reason.code() == StatusCode::peer_gone ? StatusCode::peer_gone : StatusCode::closed,
@@ -153,8 +155,7 @@ void Engine::abandon_failed(LoopToken& token) {
   });
 }
 
-// Takes the caller's memory back at once, so that what the transport still does with the operation
-// stays within its buffers.
+// Revokes the lease first, so that late data stays in the buffers of the operation.
 void Engine::abandon(LoopToken& token, std::shared_ptr<Op> op) {
   baton_.assert_held();
   op->take_back(Op::After::given_up);
@@ -176,7 +177,7 @@ void Engine::lose(FailureDomain& domain, Loss loss) {
   domain.lose(std::move(loss));
   any_lost_.store(true, std::memory_order_release);
   bell_.ring();
-  wake_up_.call();  // for what nobody waits for
+  wake_up_.call();  // the background thread checks operations that no caller waits for
 }
 
 void Engine::fail(FailureDomain& domain, Status reason) {
@@ -186,12 +187,12 @@ void Engine::fail(FailureDomain& domain, Status reason) {
   if (domain.fail(std::move(reason))) {
     domain_failures_.fetch_add(1, std::memory_order_release);
     bell_.ring();
-    wake_up_.call();  // ends what nobody waits for
+    wake_up_.call();  // the background thread ends operations that no caller waits for
   }
 }
 
-// A failure of the transport leaves requests behind that nobody can cancel: the group fails with
-// the operation.
+// Returns the error for an operation that ended with `reason`. If the transport failed, the whole
+// group fails, because the transport may keep requests that cannot be cancelled.
 Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason) {
   Status status(reason.code(), op->describe() + ": " + reason.message());
   if (status.code() == StatusCode::transport) {

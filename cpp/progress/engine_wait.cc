@@ -14,7 +14,7 @@ class Engine::Attendance {
   ~Attendance() {
     engine_.attending_.fetch_sub(1, std::memory_order_seq_cst);
     if (!engine_.intake_.empty()) {
-      engine_.wake_up_.rouse();  // left to us after we last held the baton
+      engine_.wake_up_.rouse();  // another thread left an operation there for this caller to start
     } else {
       engine_.wake_up_.wake_if_asleep();
     }
@@ -49,13 +49,13 @@ bool Engine::wait_attending(std::optional<Attendance>& here, Op& op, Deadline de
   while (true) {
     const Clock::time_point now = drive_for(parker, &op).now;
     if (op.deadline().passed(now) && !op.completion().done() && op.take_back(Op::After::given_up)) {
-      complete(op, time_out(op));  // also when the baton could not be had
+      complete(op, time_out(op));  // also if another thread has the baton
     }
     if (settled(op) || deadline.passed(now)) {
       break;
     }
     if (ask.passed(now)) {
-      here.reset();  // the check may wait for the GIL or run a signal handler: the background thread drives meanwhile
+      here.reset();  // the background thread drives while the check waits for the GIL or runs a signal handler
       interrupt();
       here.emplace(*this);
       ask = Deadline::after(kInterruptEvery);
@@ -65,7 +65,7 @@ bool Engine::wait_attending(std::optional<Attendance>& here, Op& op, Deadline de
   return op.completion().done();
 }
 
-// Polls for a while; the parker starts over if it saw anything happen.
+// Drives for as many polls as the parker says. Restarts the parker if an operation has advanced.
 Engine::Drove Engine::drive_for(Parker& parker, const Op* until) {
   const std::uint64_t before = activity_.load(std::memory_order_relaxed);
   const Drove drove = drive(until, parker.polls());
@@ -75,9 +75,10 @@ Engine::Drove Engine::drive_for(Parker& parker, const Op* until) {
   return drove;
 }
 
-// Who waits gives way to whoever computes on its core. The background thread only yields: it shares
-// its core with its own caller, who loses more by being interrupted time and again (40 MB of
-// gradients, 2 ranks on 2 cores: 17 ms, and 12 so), and who is let in by a yield anyway.
+// `waits`: the thread is a caller. If its yield takes long, another thread computes on its core;
+// then callers that wait only sleep between polls for a while. The background thread just yields,
+// because it shares the core with its own caller: 40 MB of gradients with 2 ranks on 2 cores take
+// 12 ms this way, and 17 ms if the background thread gives way, too.
 void Engine::yield(Parker& parker, Clock::time_point now, bool waits) {
   ::sched_yield();
   if (!waits) {
@@ -90,7 +91,7 @@ void Engine::yield(Parker& parker, Clock::time_point now, bool waits) {
   }
 }
 
-// Between two rounds of polling. `waited_for` is null in the background thread.
+// What a thread does between two rounds of polls. `waited_for` is null in the background thread.
 void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadline deadline) {
   switch (parker.next(now)) {
     case Parker::Step::poll_again:
@@ -101,7 +102,7 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
     case Parker::Step::pause: {
       Bell::Sleep sleep(bell_);
       const Clock::time_point before = now;
-      now = drive_for(parker, waited_for).now;  // what came before the announcement is seen here, what comes later rings
+      now = drive_for(parker, waited_for).now;  // sees all that came before the announcement; later events ring
       const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || wake_up_.stopped();
       if (over || parker.moves(now - before)) {
         return;
@@ -124,7 +125,7 @@ bool Engine::settled(Op& op) {
 }
 
 Status Engine::run(const std::shared_ptr<Op>& op) {
-  post_and_wait(op, Deadline());  // the operation's own deadline ends it
+  post_and_wait(op, Deadline());  // the operation ends by its own deadline
   return op->completion().status();
 }
 

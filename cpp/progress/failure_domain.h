@@ -1,4 +1,4 @@
-// What fails together: the operations of a group.
+// A set of operations that fail together: the operations of one group.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace torch_ucc {
 
-// Fails once, for good, with the first reason. Any thread.
+// Fails once and for ever, with the first reason. Any thread, except where noted.
 class FailureDomain {
  public:
   explicit FailureDomain(std::string name) : name_(std::move(name)) {}
@@ -26,12 +26,12 @@ class FailureDomain {
   // Only valid once failed().
   const Status& failure() const { return failure_; }
 
-  // What can be told about those who keep its operations waiting, for the
-  // report of one that timed out; empty: nothing.
-  void set_observer(std::function<std::string()> observer) { observer_ = std::move(observer); }  // before it is used
+  // `observer` describes what the ranks that keep an operation waiting did last, for the message of
+  // a timeout. It may return an empty text. To be set before the domain is used.
+  void set_observer(std::function<std::string()> observer) { observer_ = std::move(observer); }
   std::string observe() const { return observer_ ? observer_() : std::string(); }
 
-  // True if this call failed it.
+  // Fails the domain with `reason`. Returns false if it had failed before.
   bool fail(Status reason) {
     const MutexLock lock(mutex_);
     if (failed()) {
@@ -42,8 +42,8 @@ class FailureDomain {
     return true;
   }
 
-  // A member is lost: operations that need nothing more from it may still end well, so this alone
-  // fails nothing.
+  // Stores that a member is lost. This does not fail the domain, since operations that need nothing
+  // more from the member may still end well.
   void lose(Loss loss) {
     const MutexLock lock(mutex_);
     losses_.push_back(std::move(loss));
@@ -55,8 +55,8 @@ class FailureDomain {
     return losses_;
   }
 
-  // Of its collectives, which pass each other's data on. Of the engine that drives them, with the
-  // baton.
+  // About data for all collectives of the domain, since members pass on data of other members. The
+  // engine uses it with the baton.
   Quiet& quiet() { return quiet_; }
 
  private:

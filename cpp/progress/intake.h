@@ -12,7 +12,8 @@
 
 namespace torch_ucc {
 
-// A message queue: many callers append, the holder of the baton takes all. Any thread.
+// A queue. Many threads add operations; the thread that holds the baton takes all of them. All
+// members may be called from any thread.
 class Intake {
  public:
   void add(std::shared_ptr<Op> op) {
@@ -31,7 +32,8 @@ class Intake {
     return taken;
   }
 
-  // For a look without the baton: who appended before it sees at least its own.
+  // Does not take the mutex. A thread that has added an operation gets false until a thread takes
+  // it.
   bool empty() const { return size_.load(std::memory_order_seq_cst) == 0; }
 
  private:

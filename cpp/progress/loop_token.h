@@ -1,4 +1,5 @@
-// The baton: who holds a LoopToken may touch the UCC and UCX handles of its engine, nobody else.
+// Proof that a thread holds the baton. Only that thread may use the UCC and UCX handles of the
+// engine.
 #pragma once
 
 #include <cassert>
@@ -8,15 +9,15 @@ namespace torch_ucc {
 
 class Engine;
 
-// Only an Engine makes one, for the thread that took its baton, and it lives as long as the baton
-// is held. Every function that touches a UCC or UCX handle takes a LoopToken&: without the baton
-// the call does not compile.
+// Only the Engine makes a LoopToken, for the thread that took the baton and for as long as the
+// thread holds it. Every function that uses a UCC or UCX handle takes a LoopToken&, so a call
+// without the baton does not compile.
 class LoopToken {
  public:
   LoopToken(const LoopToken&) = delete;
   LoopToken& operator=(const LoopToken&) = delete;
 
-  // First line of every function that takes a token, in debug builds.
+  // Checks, in debug builds, that the calling thread holds the baton.
   void check() const {
 #ifndef NDEBUG
     assert(thread_ == std::this_thread::get_id());

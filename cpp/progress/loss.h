@@ -1,5 +1,4 @@
-// A member of a group that has ended, and the question when those who still wait for it should give
-// up.
+// A lost member of a group, and how long operations still wait for data from it.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +14,31 @@ struct Loss {
   static constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
 
   int rank = 0;                          // in the group
-  Status reason;                         // names it, for the error of operations that fail with it
+  Status reason;                         // the error of operations that fail because of the loss; names the member
   std::uint64_t last_called = kUnknown;  // the sequence number of the last collective of the group that it called
 };
 
-// How long operations wait for what may still decide how they end.
 struct LossPolicy {
-  // After an error of the transport: for the news that a peer has ended, which is then the reason
-  // of the failure. With zero an error counts at once.
+  // How long a transport error, or a success in doubt, is held back until the end of a peer is
+  // reported, which is then the reason of the failure. Zero: a transport error counts at once.
   milliseconds verdict{0};
-  // After a member of the group was lost: for anything that still arrives.
+  // How long nothing may arrive after a member was lost, before operations that may need data from
+  // it fail.
   milliseconds quiet{500};
 };
 
-// How long nothing has arrived, once a member is lost. Counted in looks of the thread that drives
-// as well, so that a process that did not run for a while looks before it judges.
+// Measures how long nothing has arrived, once a member is lost. It also counts how often the thread
+// that drives has looked, so that a process that was stopped for a while looks again before it
+// judges.
 struct Quiet {
-  std::uint32_t advances = 0;  // what arrived
-  std::uint32_t seen = 0;      // of these, at the last look
-  int looks = 0;               // that saw nothing new
-  Clock::time_point since{};   // the first of these
-  Clock::time_point looked{};  // the last
+  std::uint32_t advances = 0;  // how often something has arrived
+  std::uint32_t seen = 0;      // `advances` at the last look
+  int looks = 0;               // how many looks saw nothing new
+  Clock::time_point since{};   // when the first of these looks was
+  Clock::time_point looked{};  // when the last look was
 
-  // Whether nothing has arrived for `duration`, after a look at `now`.
+  // To be called at each look, at time `now`. Returns whether nothing has arrived for longer than
+  // `duration` and for more than 50 looks.
   bool lasts(Clock::time_point now, Clock::duration duration) {
     constexpr int kLooks = 50;
     if (looks == 0 || advances != seen) {

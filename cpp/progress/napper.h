@@ -1,4 +1,4 @@
-// What the background thread does next.
+// Decides what the background thread does next: drive, nap or sleep.
 #pragma once
 
 #include <algorithm>
@@ -9,34 +9,34 @@
 
 namespace torch_ucc {
 
-// A pure state machine over what the thread sees: it never sleeps itself.
+// A state machine without side effects: it decides, and the thread acts.
 //
-// A caller who leaves an operation gets a moment to come back and wait for it, the grace; then the
-// thread drives. After its last work it stays half awake for 20 naps of 100 us, so that a caller
-// who posts and waits by turns pays no system calls. While callers post and come back each time the
-// naps double, so that none is longer than they have done so: on machines without a core to spare a
-// rank pays for each wake-up, 17 us.
+// After a caller has left an operation, the thread waits for the grace, so that the caller can come
+// back and wait for the operation itself; then the thread drives. After its last work it naps 20
+// times for 100 us before it sleeps, so that a caller that posts and waits in turns need not wake
+// it with a system call. While callers come back each time, the naps double up to 4 ms: on machines
+// without a spare core each wake-up costs the rank 17 us.
 class Napper {
  public:
-  // What the thread sees, read in this order.
+  // What the thread sees. It must read the values in this order.
   struct Sight {
     std::uint64_t left = 0;  // how many operations callers have left so far
-    bool wanted = false;     // somebody asked it to drive
-    bool work = false;       // something is under way, and no thread waits
-    bool intake = false;     // something waits to be started
-    bool held = true;        // it had the baton when it last drove
+    bool wanted = false;     // a caller asked the thread to drive
+    bool work = false;       // operations are outstanding, and no caller attends
+    bool intake = false;     // operations wait in the intake
+    bool held = true;        // the thread got the baton when it last drove
   };
   enum class Act : unsigned char { drive, nap, sleep };
   struct Step {
     Act act;
     Clock::duration duration{0};  // of a nap
-    bool can_be_roused = false;   // from it
+    bool can_be_roused = false;   // whether WakeUp::rouse() ends the nap
   };
 
   static constexpr microseconds kGrace{50};
   static constexpr microseconds kNap{100};
   static constexpr microseconds kLongestNap{4000};
-  // Who has the baton may give it back and go on with something else.
+  // The longest nap while another thread has the baton: that thread may give it back and leave.
   static constexpr microseconds kLongestNapBesideWork{1000};
   static constexpr int kNapsBeforeSleep = 20;
 
@@ -47,7 +47,7 @@ class Napper {
       case State::sleeps:
         break;
       case State::drives:
-        if (!sight.held) {  // by a caller whose post takes long, mostly
+        if (!sight.held) {  // mostly because the post of a caller takes long
           state_ = State::naps_beside_work;
           length_ = std::min(length_, kLongestNapBesideWork);
           return {Act::nap, length_, true};
@@ -102,10 +102,10 @@ class Napper {
   }
 
   State state_ = State::sleeps;
-  std::uint64_t ours_ = 0;  // up to this operation nobody came back in time
-  std::uint64_t left_ = 0;  // when a nap began
+  std::uint64_t ours_ = 0;  // callers did not come back in time for the operations up to this one
+  std::uint64_t left_ = 0;  // Sight::left when the nap began
   microseconds length_ = kNap;
-  int naps_ = kNapsBeforeSleep;  // since the last work
+  int naps_ = kNapsBeforeSleep;  // how many naps since the last work
 };
 
 }  // namespace torch_ucc

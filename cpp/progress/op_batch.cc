@@ -9,8 +9,8 @@ Status OpBatch::start(LoopToken& token) {
   under_way_.reserve(parts_.size());
   for (const auto& part : parts_) {
     if (Status started = part->start(token); !started.ok()) {
-      // Refused as the first, nothing of the batch was sent. Later, what was sent cannot be taken
-      // back.
+      // If the first part fails, nothing was sent and the error concerns this call only. Data of
+      // earlier parts cannot be taken back, so then the group must fail.
       const StatusCode code = under_way_.empty() ? started.code() : StatusCode::transport;
       return Status(code, part->describe() + ": " + started.message());
     }
@@ -53,7 +53,8 @@ Status OpBatch::doubt() const {
   return {};
 }
 
-// Each is finished, whatever becomes of another: their data has come.
+// Finishes all parts, even if one of them fails, because the data of all has arrived. Returns the
+// first error.
 Status OpBatch::finish() {
   Status first;
   for (const auto& part : parts_) {

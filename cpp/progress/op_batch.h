@@ -10,14 +10,14 @@
 
 namespace torch_ucc {
 
-// Starts its parts in the order in which they were added. Ends when all have ended, with the first
-// error of any; one of the transport ends it at once. The parts have neither a deadline nor a
-// completion of their own.
+// Starts its parts in the order in which they were added. Ends when all parts have ended, with the
+// first error of a part; a transport error of a part ends the batch at once. The parts have neither
+// deadlines nor completions.
 class OpBatch final : public Op {
  public:
   OpBatch(FailureDomain& domain, std::string name) : domain_(domain), name_(std::move(name)) {}
 
-  // Before it is posted.
+  // Adds a part. Must be called before the batch is posted.
   void add(std::shared_ptr<Op> part) { parts_.push_back(std::move(part)); }
   bool empty() const { return parts_.empty(); }
 

@@ -1,5 +1,5 @@
-// An operation around another one: does all that the inner one does, but for what a derived class
-// overrides.
+// An operation that wraps another operation. It does what the inner operation does, except for the
+// members that a derived class overrides.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace torch_ucc {
 
-// Forwards every member, so that a decorator cannot forget one. The inner operation is never posted
-// itself.
+// Forwards all virtual members to the inner operation, so that no derived class can forget one. The
+// inner operation is never posted itself.
 class OpDecorator : public Op {
  public:
   explicit OpDecorator(std::shared_ptr<Op> inner) : inner_(std::move(inner)) { set_recording(inner_->recording()); }

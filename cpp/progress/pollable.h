@@ -1,4 +1,4 @@
-// Something that has to be called for its operations to advance.
+// A library that the engine must poll so that its operations advance.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,22 @@ class Pollable {
  public:
   virtual ~Pollable() = default;
 
-  // Non-blocking. An error means that operations of this pollable failed, without a word about
-  // which: the engine then fails all that are in flight.
+  // Non-blocking. Returns an error if operations of this pollable failed and it is not known which.
+  // The engine then fails all operations, unless the end of a rank explains the error (see
+  // Suspects).
   virtual Status progress(LoopToken& token) = 0;
 };
 
-// One that knows whether anything of it is under way.
+// A Pollable that counts its requests.
 class CountingPollable : public Pollable {
  public:
-  // Requests that were posted and have not ended: whoever posts one counts it.
+  // The code that posts a request calls count_posted(), and count_ended() when the request has
+  // ended.
   void count_posted(LoopToken& token) {
     token.check();
     ++outstanding_;
   }
-  void count_ended() { --outstanding_; }  // from callbacks, too, which run inside progress()
+  void count_ended() { --outstanding_; }  // also from callbacks, which run inside progress()
   std::size_t outstanding(LoopToken& token) const {
     token.check();
     return outstanding_;

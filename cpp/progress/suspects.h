@@ -1,4 +1,5 @@
-// Operations that the transport ended badly, or well in doubt, and when to believe it.
+// Operations that ended with an error of the transport, or well but in doubt, and the verdict on
+// them.
 #pragma once
 
 #include <algorithm>
@@ -15,16 +16,16 @@
 
 namespace torch_ucc {
 
-// A transport notices the end of a peer by its own connections, and the news who it was comes a
-// moment later. Until then neither an error that names nobody nor a success that may be none is
-// reported. Of the engine, with the baton; knows nothing of time but what it is told.
+// A transport notices the end of a peer by its own connections. The watch thread reports a moment
+// later which rank it was. Until then the engine holds back an error that names no rank, and a
+// success that is in doubt. The engine uses this object with the baton, and passes the time in.
 class Suspects {
  public:
-  // For so long after a peer was gone the transport's errors are put down to that, where they can
-  // be anybody's.
+  // How long after the loss of a peer errors of the transport that name no operation, and doubts
+  // about a success, are explained by that loss. The time for a verdict is added.
   static constexpr std::chrono::seconds kAftermath{10};
-  // A success in doubt that somebody's end explains is held back no longer than this: members of
-  // its own group for whom it was a success may leave meanwhile, and a second later that counts.
+  // How long a success in doubt is held back if the loss of a peer explains the doubt. Longer would
+  // be wrong: members that saw the success may leave meanwhile, which would fail the group.
   static constexpr milliseconds kBelief{600};
 
   struct Suspect {
@@ -34,20 +35,20 @@ class Suspects {
     Clock::time_point since;
   };
   enum class Verdict : unsigned char {
-    waits,         // for the news
-    group_failed,  // which is the reason
-    believed,      // it ended well: a process has ended, but no member of this group
-    failed,        // with its own status
+    waits,         // the operation is still held back
+    group_failed,  // the operation fails with its group
+    believed,      // the operation ended well: a rank was lost, but not of this group
+    failed,        // the operation fails with its own status
   };
 
   explicit Suspects(const LossPolicy& losses) : limit_(losses.verdict) {}
 
-  // Whether such a status is a matter for a verdict.
+  // Whether an operation with this status must be held back.
   bool concerns(const Status& status) const { return status.code() == StatusCode::transport && limit_.count() != 0; }
   void add(Suspect suspect) { held_.push_back(std::move(suspect)); }
 
-  // The transport said this itself, of no operation. False if that is for the caller to act on at
-  // once.
+  // Holds back an error of the transport that names no operation. Returns false if verdicts are
+  // off: then the caller must act on the error at once.
   bool hold_back(Status& status, Clock::time_point now) {
     if (limit_.count() == 0) {
       return false;
@@ -61,7 +62,7 @@ class Suspects {
 
   bool empty() const { return held_.empty() && !unexplained_; }
 
-  // What the transport said, if it has remained unexplained; once.
+  // Returns the error that hold_back() kept, once, if its time has passed and no loss explains it.
   std::optional<Status> take_unexplained(Clock::time_point now, Clock::time_point last_death) {
     std::optional<Status> failure;
     if (unexplained_ && explain_by_.passed(now)) {
@@ -84,7 +85,7 @@ class Suspects {
     return believed ? Verdict::believed : Verdict::failed;
   }
 
-  // Those of which `decided` is true are forgotten.
+  // Forgets the suspects for which `decided` returns true.
   template <typename Decided>
   void settle(Decided decided) {
     std::erase_if(held_, decided);

@@ -1,4 +1,4 @@
-// Has operations begin in the order in which they asked to.
+// Makes operations begin in the order in which they took tickets.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace torch_ucc {
 
-// Each takes a ticket, begins while its ticket is served, and then passes the turn on.
+// Each operation calls take(), begins when serves() returns true for its ticket, and then calls
+// pass() so that the next one can begin. All members need the baton.
 class TicketQueue {
  public:
   std::uint64_t take(LoopToken& token) {

@@ -1,4 +1,4 @@
-// How the background thread sleeps, and is woken.
+// How the background thread sleeps and naps, and how other threads wake it.
 #pragma once
 
 #include <atomic>
@@ -11,12 +11,13 @@
 
 namespace torch_ucc {
 
-// One thread sleeps in it, here and nowhere else; any thread wakes it. `has_work` is asked by both.
+// Only the background thread calls nap(), sleep() and take_call(). Any thread may call the other
+// members. `has_work` may be called by all of these threads.
 class WakeUp {
  public:
   explicit WakeUp(std::function<bool()> has_work) : has_work_(std::move(has_work)) {}
 
-  // For good.
+  // Ends every sleep and nap, also later ones.
   void stop() {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopped_.store(true, std::memory_order_seq_cst);
@@ -24,16 +25,16 @@ class WakeUp {
   }
   bool stopped() const { return stopped_.load(std::memory_order_seq_cst); }
 
-  // From a sleep, not from a nap. The flag spares the system call while the thread is up anyway. It
-  // looks for work after it raised the flag, and here work was counted before the flag is read: one
-  // of the two sees the other.
+  // Wakes the thread from a sleep, not from a nap, if there is work. The flag saves the system call
+  // while the thread is awake. No wake-up is lost: the caller counts its work before it reads the
+  // flag, and the thread raises the flag before it looks for work.
   void wake_if_asleep() {
     if (asleep_.load(std::memory_order_seq_cst) && has_work_()) {
       notify();
     }
   }
 
-  // From a nap that can be cut short, too.
+  // Wakes the thread from a sleep, or from a nap with `can_be_roused`, if there is work.
   void rouse() {
     if (has_work_()) {
       roused_.store(true);
@@ -41,24 +42,26 @@ class WakeUp {
     }
   }
 
-  // From any nap: somebody wants what is under way. Rings only if nobody did so before.
+  // Wakes the thread from a sleep or any nap, if there is work, and asks it to drive. Only the
+  // first call before take_call() has an effect.
   void call() {
     if (has_work_() && !called_.exchange(true)) {
       notify();
     }
   }
-  // Whether call() was called since the last time; in vain if there is no work now.
+  // Returns whether call() was called since the last take_call().
   bool take_call() { return called_.exchange(false); }
 
-  // Returns early when stopped or called, and, if it can be, when roused.
+  // Naps for `duration`. Ends early after stop() or call() and, if `can_be_roused`, after rouse().
   void nap(Clock::duration duration, bool can_be_roused) {
     std::unique_lock<std::mutex> lock(mutex_);
     wake_.wait_for(lock, duration, [&] { return stopped() || called_.load() || (can_be_roused && roused_.load()); });
-    roused_.store(false);  // it is up, and looks for work before it naps for long
+    roused_.store(false);  // the thread is awake, and looks for work before its next nap
   }
 
-  // Until there is work, or stopped. Called in vain, the thread forgets that before it looks for
-  // work a last time.
+  // Sleeps until there is work, or until stop(). If there is no work, an earlier call() is
+  // forgotten. The thread looks for work once more after that, so that it misses no call() that
+  // came with work.
   void sleep() {
     const auto awaited = [this] { return stopped() || has_work_(); };
     std::unique_lock<std::mutex> lock(mutex_);
@@ -81,7 +84,7 @@ class WakeUp {
   }
 
   const std::function<bool()> has_work_;
-  std::mutex mutex_;  // a plain one, for the condition variable
+  std::mutex mutex_;  // a std::mutex, for the condition variable
   std::condition_variable wake_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> called_{false};
