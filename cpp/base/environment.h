@@ -52,7 +52,7 @@ class TemporaryEnvironment {
   }
 
   const std::lock_guard<std::mutex> lock_;
-  std::map<std::string, std::optional<std::string>> before_;  // by variable, the first time it was set
+  std::map<std::string, std::optional<std::string>> before_;  // by variable: its value before this object set it
 };
 
 }  // namespace torch_ucc

@@ -65,7 +65,7 @@ class MemoryLease {
  private:
   static constexpr std::uint32_t kInUse = 1;
   static constexpr std::uint32_t kRevoked = 2;
-  static constexpr std::uint32_t kRevoking = 4;  // until revoke() has ended, set from the start
+  static constexpr std::uint32_t kRevoking = 4;  // set from the start until revoke() has ended
   static constexpr std::uint32_t kSettled = 8;
   static constexpr std::uint32_t kAwaited = 16;  // some thread waits for the end of a Use
 
