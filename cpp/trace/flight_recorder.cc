@@ -13,7 +13,7 @@ constexpr std::size_t kClosedGroups = 64;
 constexpr std::size_t kSites = 4096;
 
 constexpr std::uint64_t kHappened = 1ULL << 63U;
-constexpr unsigned kResultBits = 4;  // below the time, which needs no more than the rest for centuries
+constexpr unsigned kResultBits = 4;  // below the time, whose 59 bits last for 18 years of uptime
 
 // Stores that the event has happened. Returns false if it was stored before, or if the slot no
 // longer belongs to `id`.
