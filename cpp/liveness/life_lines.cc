@@ -17,7 +17,7 @@ constexpr std::chrono::seconds kToConnect{10};  // the peer answers only after i
 constexpr std::chrono::seconds kToBeConnected{60};
 constexpr milliseconds kSilence{3500};  // the kernel checks each second, so a connection ends after 4 s
 constexpr std::size_t kAddresses = 8;   // how many addresses of a host are tried
-constexpr std::size_t kGuests = 64;     // connections that have not shown the secret yet
+constexpr std::size_t kGuests = 64;     // how many connections without the secret are kept
 
 Ending meaning_of(int error) {
   switch (error) {
