@@ -18,8 +18,8 @@ namespace torch_ucc {
 // which cannot be older than the ticket. The first rank of each block of 64 answers the others of
 // the block, and rank 0 answers the first ranks.
 //
-// Cost of a rank: one add, and one get for each look. A rank that answers adds one add for each
-// look, and one set where there are new tickets. Not thread safe.
+// Cost of a rank: one add, and one get for each poll. A rank that answers also needs, for each poll
+// and queue, one add and, if there are new tickets, one set. Not thread safe.
 class FreshPrefix {
  public:
   // `name` tells groups apart that start over the same store at the same time. Does not use the

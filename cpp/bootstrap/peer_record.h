@@ -14,10 +14,10 @@ namespace torch_ucc {
 struct PeerRecord {
   std::string host;     // name for people
   std::string host_id;  // equal on ranks of one machine, also in different containers (the kernel's boot id)
-  std::string nonce;    // random: tells this start of the process group from an earlier one
+  std::string nonce;    // random: differs between two starts of the process group
   std::string bell;     // address of the bell, for processes on the same host: see progress/bell.h
   std::string cores;    // the cores that the rank may run on, as text to compare: see base/core.h
-  std::string address;  // of its UCX worker, as bytes
+  std::string address;  // the address of the UCX worker, as bytes
   long pid = 0;         // in the process's own pid namespace: UCC tells processes apart by host and pid
   NamedValues agreed;   // what must be equal on all ranks: settings, library versions
 
