@@ -40,10 +40,11 @@ class EffectOrder {
   // throw.
   using Lasts = std::function<bool()>;
 
-  // The operations that an operation with these effects has to wait for. It waits for each until it
-  // has ended. It waits for a message that only reads memory which the operation writes until that
-  // message has a copy of its data. An operation that has ended, but whose result is still on its
-  // way to a device, is in the list as well; its pointer may be empty.
+  // Returns the operations that a new operation with these effects must wait for. The new operation
+  // waits until each of them has ended. If an earlier message only reads memory that the new
+  // operation writes, before() makes the message send from a copy if possible; then the new
+  // operation waits only until that copy exists. An operation that has ended, but whose result is
+  // still on its way to a device, is in the list as well; its pointer may be empty.
   Earlier before(const Effects& effects);
 
   // Returns the collectives that have not ended.

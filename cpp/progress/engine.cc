@@ -290,7 +290,7 @@ bool Engine::complete(Op& op, Status status) {
     op.let_go();
   }
   outstanding_.fetch_sub(1, std::memory_order_seq_cst);
-  bell_.ring();  // another thread may sleep for it
+  bell_.ring();  // another thread may wait for the operation
   return true;
 }
 
