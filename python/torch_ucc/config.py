@@ -111,11 +111,14 @@ class Config:
     segment_bytes: int = _setting(
         1 << 20,
         size,
-        "Large reductions, and lists that are gathered, go in pieces of about this many bytes.",
+        "Large reductions, broadcasts and gathered lists go in pieces of about this many bytes.",
         agreed=True,
     )
     segment_window: int = _setting(
-        2, _window, "How many of these pieces of an all_reduce or reduce are in flight at once.", agreed=True
+        2,
+        _window,
+        "How many of these pieces of an all_reduce, reduce or broadcast are in flight at once.",
+        agreed=True,
     )
     cross_check: bool = _setting(
         False, _switch, "Compare every collective call between the ranks before it starts.", agreed=True
