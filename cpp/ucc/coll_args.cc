@@ -15,17 +15,17 @@ ucc_coll_buffer_info_t span(void* buffer, std::size_t count, ucc_datatype_t data
 }
 
 ucc_coll_args_t args_of(ucc_coll_type_t type) {
-  ucc_coll_args_t args{};  // all zero: fields that were left alone have made UCC time out at random
+  ucc_coll_args_t args{};  // all zero: UCC timed out at random when fields were not initialised
   args.coll_type = type;
   return args;
 }
 
-// 64 bits on every rank: the width decides which algorithms UCC takes.
+// Counts have 64 bits on every rank, because UCC chooses its algorithms by the width.
 ucc_coll_buffer_info_v_t uneven_span(void* buffer, const std::uint64_t* counts, const std::uint64_t* displacements,
                                      ucc_datatype_t datatype, ucc_memory_type_t memory) {
   ucc_coll_buffer_info_v_t info{};
   info.buffer = buffer;
-  // const_cast: UCC reads its arrays through pointers to what it could write.
+  // const_cast: UCC only reads these arrays, but takes pointers to non-const elements.
   info.counts = reinterpret_cast<ucc_count_t*>(const_cast<std::uint64_t*>(counts));
   info.displacements = reinterpret_cast<ucc_aint_t*>(const_cast<std::uint64_t*>(displacements));
   info.datatype = datatype;

@@ -14,26 +14,28 @@ ucc_coll_args_t allreduce_in_place_args(void* buffer, std::size_t count, ucc_dat
 
 ucc_coll_args_t broadcast_args(void* buffer, std::size_t bytes, int root, ucc_memory_type_t memory);
 
-// `all` holds `bytes` for each of `size` ranks. With `mine` null the own part is in its place in
-// `all` already.
+// `all` has room for `bytes` bytes from each of `size` ranks. If `mine` is null, the part of this
+// rank already lies in its place in `all`.
 ucc_coll_args_t allgather_args(const void* mine, void* all, std::size_t bytes, int size, ucc_memory_type_t memory);
 
-// `all` holds counts[r] bytes at displacements[r] for each rank r. The arrays must live until the
-// operation ended.
+// `all` holds counts[r] bytes at displacements[r] for each rank r. Both arrays must live until the
+// Collective that uses them is destroyed.
 ucc_coll_args_t allgatherv_args(const void* mine, std::size_t bytes, void* all, const std::uint64_t* counts,
                                 const std::uint64_t* displacements, ucc_memory_type_t memory);
 
-// The root's `buffer` holds its own part, then the result; the others' is only read.
+// On the root, `buffer` holds the root's own data and then the result. On other ranks it is only
+// read.
 ucc_coll_args_t reduce_args(void* buffer, std::size_t count, ucc_datatype_t datatype, ucc_reduction_op_t op, int root,
                             bool is_root, ucc_memory_type_t memory);
 
-// `all` holds `count` elements for each of `size` ranks, `mine` gets those of this rank. They must
-// not overlap.
+// `all` holds `count` elements for each of `size` ranks. `mine` receives the reduced elements of
+// this rank. The two buffers must not overlap.
 ucc_coll_args_t reduce_scatter_args(const void* all, void* mine, std::size_t count, int size, ucc_datatype_t datatype,
                                     ucc_reduction_op_t op, ucc_memory_type_t memory);
 
-// The same with counts[r] elements for rank r, one after the other, `total` in all. `counts` must
-// live until the operation ended.
+// `all` holds counts[r] elements for each rank r, one part after the other, `total` elements in
+// all. `mine` receives the reduced elements of this rank and must not overlap `all`. `counts` must
+// live until the Collective that uses it is destroyed.
 ucc_coll_args_t reduce_scatterv_args(const void* all, std::size_t total, void* mine, const std::uint64_t* counts,
                                      ucc_datatype_t datatype, ucc_reduction_op_t op, ucc_memory_type_t memory);
 

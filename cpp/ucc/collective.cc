@@ -16,7 +16,8 @@ constexpr std::size_t kLine = 64;  // a cache line: where bounce buffers begin
 
 std::size_t align(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-// The part of a buffer that is this piece's; a side that an operation does not use stays as it is.
+// Narrows one side of the arguments to a piece. A side that the operation does not use stays as it
+// is.
 void cut(ucc_coll_buffer_info_t& side, const Pieces& pieces, std::size_t piece) {
   if (side.buffer != nullptr) {
     side.buffer = static_cast<char*>(side.buffer) + pieces.offset_of(piece);
@@ -82,7 +83,8 @@ void Collective::post_pieces(LoopToken& token) {
   }
 }
 
-// False if the caller got its memory back and the operation does not go on.
+// Posts the next piece, or sets status_ if that fails. Returns false if there is nothing to send
+// any more: the caller has its memory back, and the operation does not go on.
 bool Collective::post_next(LoopToken& token) {
   ucc_coll_args_t args = args_;
   if (pieces_.sources.empty() && !MemoryLease::Use(lease()) && !goes_on_alone()) {
@@ -109,13 +111,13 @@ bool Collective::post_next(LoopToken& token) {
   ucc_coll_req_h request = nullptr;
   if (const ucc_status_t status = ucc_collective_init(&args, &request, team_->handle(token)); status != UCC_OK) {
     status_ = from_ucc(status, "ucc_collective_init");
-    if (posted_ != 0) {  // else nothing was sent, and the team is as it was
+    if (posted_ != 0) {  // if no piece was posted, nothing was sent and the team is unchanged
       status_ = Status(StatusCode::transport, status_.message());
     }
     return true;
   }
   if (const ucc_status_t status = ucc_collective_post(request); status != UCC_OK) {
-    leaves_requests_ = true;  // some of its messages may be under way
+    leaves_requests_ = true;  // some messages of this request may be under way
     status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_post").message());
     return true;
   }
@@ -129,8 +131,8 @@ std::unique_ptr<char[]> Collective::make_large(std::size_t each) const {
   return std::make_unique_for_overwrite<char[]>(align(each) * pieces_.window + kLine);
 }
 
-// Others, once nothing is under way in those that the network may still use. These are never freed,
-// on purpose.
+// Allocates new bounce buffers. Returns false while a piece is in flight. The network may still use
+// the old buffers, so they are never freed, on purpose.
 bool Collective::renew_bounce_buffers() {
   if (ended_ != posted_) {
     return false;
@@ -148,7 +150,7 @@ std::size_t Collective::bytes_of_room() const {
   return pieces_.in_place ? std::max(sent, received) : align(sent) + received;
 }
 
-// The piece that was there before has ended.
+// The piece that used this place before must have ended.
 Collective::BounceBuffers Collective::bounce_buffers_of(std::size_t piece) {
   const std::size_t sent = pieces_.bytes_of(pieces_.sources);
   const std::size_t received = pieces_.bytes_of(pieces_.destinations);
@@ -171,7 +173,8 @@ Collective::BounceBuffers Collective::bounce_buffers_of(std::size_t piece) {
   return {sent == 0 ? nullptr : bounce, received == 0 ? nullptr : bounce + align(sent)};
 }
 
-// Between a part's share of a piece and the bounce buffer, of which it takes its place.
+// Copies between the share that a piece has of `part` and the bounce buffer, then moves `bounce`
+// behind the copied bytes.
 void Collective::move(const Part& part, std::size_t piece, char*& bounce, bool into_bounce) const {
   if (bounce == nullptr) {
     return;  // the piece has no bytes
@@ -182,7 +185,8 @@ void Collective::move(const Part& part, std::size_t piece, char*& bounce, bool i
   bounce += bytes;
 }
 
-// Copies what the piece sends into its bounce buffer.
+// Copies what the piece sends into its bounce buffer. Returns false if the caller has its memory
+// back and there is no copy of it.
 bool Collective::load(std::size_t piece) {
   if (pieces_.sources.empty()) {
     return true;
@@ -205,7 +209,7 @@ bool Collective::load(std::size_t piece) {
   return true;
 }
 
-// Copies what the piece brought to the caller, unless that has its memory back.
+// Copies what the piece received to the caller's memory, unless the caller has its memory back.
 void Collective::store(std::size_t piece) {
   if (pieces_.destinations.empty()) {
     return;
@@ -220,7 +224,8 @@ void Collective::store(std::size_t piece) {
   }
 }
 
-// What was not sent yet, if it is to be sent: the bounce buffers have the rest.
+// If the operation goes on without its caller, copies the caller's memory, since later pieces are
+// still to be sent. The bounce buffers hold what was posted.
 void Collective::on_taken_back(After after) noexcept {
   if (after != After::goes_on || pieces_.sources.empty()) {
     return;
@@ -238,9 +243,9 @@ void Collective::on_taken_back(After after) noexcept {
   }
 }
 
-// UCC says that it is done with the first of the pieces that are under way. After an error it says
-// so of a request whose messages are under way: they would come into memory that UCC has given to
-// another request.
+// UCC reports the first piece in flight as ended. After an error, UCC also reports requests that
+// still have messages under way. These would arrive in memory that UCC has given to another
+// request. So after an error the request is left as it is.
 void Collective::end_first(LoopToken& token) {
   const ucc_coll_req_h request = std::exchange(requests_[ended_ % Pieces::kMaxWindow], nullptr);
   if (ErrorLog::count() == errors_seen_) {
@@ -251,7 +256,7 @@ void Collective::end_first(LoopToken& token) {
   team_->has_moved(token, pieces_.bytes_of_piece());
 }
 
-// A request ends late where a peer comes late, or never.
+// A request ends when the peers take part in the collective, which may be late or never.
 bool Collective::is_drained(LoopToken& token) {
   token.check();
   while (ended_ < posted_ && ucc_collective_test(requests_[ended_ % Pieces::kMaxWindow]) == UCC_OK) {
@@ -270,8 +275,8 @@ Op::State Collective::poll(LoopToken& token) {
       break;
     }
     if (status != UCC_OK) {
-      // Whatever UCC calls it: this request and those of other pieces may still use the bounce
-      // buffers.
+      // The status is always an error of the transport, whatever code UCC returns: this request and
+      // those of other pieces may still use the bounce buffers.
       status_ = Status(StatusCode::transport, from_ucc(status, "ucc_collective_test").message());
       return State::ended;  // the request stays: UCC may still use what belongs to it
     }
@@ -286,18 +291,18 @@ Op::State Collective::poll(LoopToken& token) {
     }
   }
   if (ended_ == total_ && !leaves_requests_) {
-    large_.reset();  // whoever keeps the Work keeps no more than that
+    large_.reset();  // a Work that lives on must not hold this memory
     left_.reset();
   }
   const std::size_t posted = posted_;
   post_pieces(token);
   if (posted_ != posted) {
-    announce();  // who waits for it may have gone to sleep meanwhile
+    announce();  // peers that wait for this piece may be asleep
   }
   if (!status_.ok() || ended_ == total_) {
     doubtful_ = ErrorLog::count() != errors_before_;
     if (doubtful_ && status_.ok() && doubt().message().find("truncated") != std::string::npos) {
-      status_ = doubt();  // more came than there was room for: nobody's end explains that
+      status_ = doubt();  // a message was too long for its buffer, which no ended rank explains
     }
     return State::ended;
   }
@@ -316,7 +321,8 @@ Status Collective::doubt() const {
 
 microseconds Collective::patience() const { return patience_for(pieces_.bytes_of_piece()); }
 
-// UCC's post copies at once what has room in its queues (16 MB in pieces of 1 MB: 0.8 of 3.5 ms).
+// ucc_collective_post() copies at once whatever fits in UCC's queues. For 16 MB in pieces of 1 MB,
+// this took 0.8 ms of 3.5 ms.
 bool Collective::starts_slowly() const {
   constexpr std::size_t kQuick = std::size_t{256} << 10;
   return pieces_.bytes_of_piece() > kQuick;

@@ -19,7 +19,9 @@
 
 namespace torch_ucc {
 
-// Fills the buffers of an operation and empties them while it goes on, piece by piece.
+// Fills the buffers of an operation and empties them piece by piece, while the operation is in
+// flight. Collective calls both functions with the baton, so they must not block. An error that
+// they return must be one of the transport. It ends the operation.
 class PieceFlow {
  public:
   PieceFlow() = default;
@@ -27,61 +29,63 @@ class PieceFlow {
   PieceFlow(const PieceFlow&) = delete;
   PieceFlow& operator=(const PieceFlow&) = delete;
 
-  // Both are called with the baton and may not block; an error, always one of the transport, ends
-  // the operation. Whether the buffers hold what this piece sends: nothing while they do not. Asked
-  // again until they do, piece after piece.
+  // Returns ok if the buffers hold what `piece` sends, and nothing while they do not. Called for
+  // the pieces in order, for each piece until it returns a value; the call may be repeated.
   virtual std::optional<Status> arrived(std::size_t piece) = 0;
-  // The buffers hold what this piece brought, and the network is done with that part of them. Once
-  // for each, piece after piece.
+  // The buffers hold what `piece` received, and the network is done with that part of the buffers.
+  // Called at most once for each piece, in order.
   virtual Status ended(std::size_t piece) = 0;
 };
 
-// Memory of the caller: all that one rank sends to or receives from another one, or from all.
+// Memory of the caller: everything that this rank sends to, or receives from, one other rank or all
+// ranks together.
 struct Part {
   void* data = nullptr;
   std::size_t bytes = 0;
 };
 
-// How much is moved, and how to cut it: an operation whose buffers are worked on element by element
-// can go in pieces. The same on every rank, or the pieces do not match.
+// How much data an operation moves, and how it is cut into pieces. An operation can be cut if its
+// buffers are worked on element by element. All ranks must cut in the same way, or the pieces do
+// not match.
 struct Pieces {
   std::size_t total = 0;         // elements of each part
-  std::size_t count = 0;         // elements of a piece; 0: in one piece
+  std::size_t count = 0;         // elements of a piece; 0: the operation is not cut
   std::size_t element_size = 1;  // bytes
   unsigned window = 1;           // pieces in flight, 1..kMaxWindow
   unsigned own_part = 0;         // see in_place
 
-  // What the caller's memory sends and receives, if UCC may not see it: UCC is then given memory of
-  // the operation, a bounce buffer, in which the shares that a piece has of the parts lie one after
-  // the other. With pieces, all parts have `total` elements. A side without parts is memory of the
-  // operation already: what the arguments say.
+  // The caller's memory that is sent and received, if UCC must not see it. UCC then works in a
+  // bounce buffer. There, the shares that a piece has of the parts lie one after the other. If the
+  // operation is cut, each part has `total` elements. A side without parts uses the memory that the
+  // arguments for UCC name.
   std::vector<Part> sources{};
   std::vector<Part> destinations{};
-  // What is sent lies in the bounce buffer of what is received, as UCC's collectives in place want
-  // it: at the place of part `own_part`.
+  // The collective runs in place: the data to send is copied into the bounce buffer of the result,
+  // to the place of part `own_part`.
   bool in_place = false;
 
-  // Who fills and empties the buffers meanwhile; it lives as long as they do. Null: they are filled
-  // before the operation starts. What it makes wait depends on this rank alone: how the operation
-  // is cut does not.
+  // Fills and empties the buffers while the operation is in flight; must live as long as the
+  // buffers. Null: the buffers are filled before the operation starts. The flow only decides when
+  // this rank posts a piece. It must not change how the operation is cut, which is the same on all
+  // ranks.
   PieceFlow* flow = nullptr;
 
   static constexpr unsigned kMaxWindow = 8;
 
   std::size_t number() const { return count == 0 ? 1 : (total + count - 1) / count; }
-  // Elements of a piece, and the bytes before it.
+  // The number of elements of a piece, and the offset of the piece in each part, in bytes.
   std::size_t length_of(std::size_t piece) const { return std::min(count, total - piece * count); }
   std::size_t offset_of(std::size_t piece) const { return piece * count * element_size; }
-  // The most bytes that a piece has of all parts of one side.
+  // How many bytes the largest piece has in all parts of one side together.
   std::size_t bytes_of(const std::vector<Part>& side) const;
-  // The most bytes that a piece moves.
+  // How many bytes the largest piece moves.
   std::size_t bytes_of_piece() const {
     return std::max({element_size * (count == 0 ? total : count), bytes_of(sources), bytes_of(destinations)});
   }
 };
 
-// Memory of the caller is named by `pieces`; what else is behind `args` lives until the operation
-// was dropped.
+// One UCC collective on a team. `pieces` names the memory of the caller. All other memory that
+// `args` points to must live until the operation is destroyed.
 class Collective : public Op {
  public:
   Collective(std::shared_ptr<UccTeam> team, const ucc_coll_args_t& args, Pieces pieces);
@@ -128,15 +132,16 @@ class Collective : public Op {
   std::size_t ended_ = 0;
   std::uint64_t ticket_ = 0;
   std::atomic<bool> begun_{false};
-  std::uint64_t errors_before_ = 0;  // in UCC's log, before it began
-  std::uint64_t errors_seen_ = 0;    // when its bounce buffers were new
+  std::uint64_t errors_before_ = 0;  // ErrorLog::count() before the first piece was posted
+  std::uint64_t errors_seen_ = 0;    // ErrorLog::count() when the current bounce buffers were new
   bool doubtful_ = false;
-  bool leaves_requests_ = false;                               // that UCC may still use, though it says not
-  bool bounce_buffers_are_lost_ = false;                       // theirs
+  bool leaves_requests_ = false;                               // UCC may still use requests that it reports as ended
+  bool bounce_buffers_are_lost_ = false;                       // such a request may still use the bounce buffers
   std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
   alignas(16) std::array<char, 48> small_{};                   // the bounce buffers, if they fit
-  std::unique_ptr<char[]> large_;                              // else; those of piece i at i % window
-  std::unique_ptr<char[]> left_;                               // what was still to be sent when the caller got its memory back
+  std::unique_ptr<char[]> large_;                              // else the bounce buffers; those of piece i at i % window
+  // A copy of the sources, if the operation goes on after its caller got its memory back.
+  std::unique_ptr<char[]> left_;
   Status status_;
 };
 

@@ -14,8 +14,8 @@ namespace torch_ucc {
 
 void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, const NamedValues& ucx) {
   token.check();
-  // With the default UCC looks at the network on every 1000th call only while it has no task: a
-  // driver that sleeps between calls would keep a peer waiting for a second.
+  // By default, UCC polls the network only on every 1000th call while it has no task. A thread that
+  // sleeps between its calls would keep a peer waiting for a second.
   NamedValues all{{"THROTTLE_PROGRESS", "0"}};
   all.insert(all.end(), options.begin(), options.end());
   const UccContextConfig config = read_ucc_context_config(all);
@@ -23,9 +23,10 @@ void UccContext::create(LoopToken& token, Oob& oob, const NamedValues& options, 
   params.mask = UCC_CONTEXT_PARAM_FIELD_OOB;
   params.oob = oob.params();
   ucc_lib_h const library = ucc_library();
-  // UCC has no other way to hand an option on to UCX, and UCX reads those of its transports
-  // (TCP_RX_SEG_SIZE) by UCX_ alone. UCX has read them before UCC first asks the peers; from then
-  // on another thread may make a context, with which a peer is first.
+  // UCC passes options to UCX only through the environment, and UCX reads the options of its
+  // transports (such as TCP_RX_SEG_SIZE) only under UCX_. UCX has read them when UCC begins its
+  // first exchange with the peers. The environment is restored at that moment, not later: another
+  // thread may have to create another context first, for which a peer already waits.
   auto told =
       std::make_optional<TemporaryEnvironment>(std::initializer_list<std::string>{"UCC_UCX_", "UCX_"}, without_reads(ucx));
   oob.set_on_next_exchange([&told] { told.reset(); });

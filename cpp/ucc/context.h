@@ -16,19 +16,20 @@ namespace torch_ucc {
 class UccContext : public CountingPollable {
  public:
   UccContext() = default;
-  // Leaks the context unless destroy() was called: see there.
+  // Leaks the UCC context unless destroy() was called, because destroy() waits for peers.
   ~UccContext() override = default;
   UccContext(const UccContext&) = delete;
   UccContext& operator=(const UccContext&) = delete;
 
-  // Blocks until all processes of `oob` called it or the deadline of `oob` passed. Throws
-  // StatusError; the object is then empty again. `options` as read_ucc_context_config() takes them;
-  // `ucx` are UCX's for the worker that UCC makes, without UCX_.
+  // Blocks until all processes of `oob` have called create() or the deadline of `oob` has passed.
+  // Throws StatusError, or what check_interrupt() throws; the object is then empty again. `options`
+  // are those of read_ucc_context_config(). `ucx` are options of UCX, named without UCX_, for the
+  // worker that UCC makes.
   void create(LoopToken& token, Oob& oob, const NamedValues& options, const NamedValues& ucx);
 
-  // Collective over the processes of the context, and unbounded: UCC flushes every endpoint and
-  // waits for the peers. A caller that needs a bound calls it in a thread it can leave behind.
-  // Every team on it must be gone.
+  // All processes of the context must call destroy(), after all teams of the context were
+  // destroyed. Blocks without a limit, because UCC flushes every endpoint and waits for the peers.
+  // A caller that needs a limit calls destroy() in a thread that it can leave behind.
   void destroy(LoopToken& token);
 
   Status progress(LoopToken& token) override;

@@ -12,7 +12,7 @@
 namespace torch_ucc {
 namespace {
 
-// As in UCX's log, which UCC's is a copy of.
+// UCC's log is a copy of UCX's and has the same types.
 enum Answer : int { kStop, kContinue };
 constexpr int kError = 1;  // fatal is 0
 using Handler = Answer (*)(const char* file, unsigned line, const char* function, int level, const void* component,
@@ -22,7 +22,7 @@ using PushHandler = void (*)(Handler);
 std::atomic<std::uint64_t> errors{0};
 thread_local int depth = 0;
 
-// The latest, each at its number modulo their count.
+// The latest texts: the text of error i is at index i modulo the size.
 struct Texts {
   Mutex mutex;  // several engines may drive at once
   std::array<std::string, 32> latest TUCC_GUARDED_BY(mutex);

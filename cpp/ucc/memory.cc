@@ -23,8 +23,8 @@ std::optional<ucc_memory_type_t> memory_type(const std::string& name) {
   return std::nullopt;
 }
 
-// A collective that copies is given an executor of that kind of memory as it is prepared, or
-// refused.
+// When UCC prepares a collective that copies, it finds an executor for that memory, or refuses the
+// collective.
 bool computes_in(LoopToken& token, const UccTeam& alone, ucc_memory_type_t memory) {
   std::array<char, 2> never_read{};
   ucc_coll_args_t args = allgather_args(&never_read[0], &never_read[1], 1, 1, memory);

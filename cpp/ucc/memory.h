@@ -1,4 +1,4 @@
-// Memory other than the host's that UCC may compute in.
+// Memory of devices that UCC may compute in.
 #pragma once
 
 #include <ucc/api/ucc.h>
@@ -11,14 +11,14 @@
 
 namespace torch_ucc {
 
-// What UCC calls memory of this name ("cuda", "rocm", "host"); nothing where it has none of that
-// name.
+// UCC's type of the memory with this name ("cuda", "rocm", "host"); nothing for another name.
 std::optional<ucc_memory_type_t> memory_type(const std::string& name);
 
-// Whether UCC has what copies and reduces in such memory. One that was built without would fail, or
-// take an address there for the host's. `alone` is a team of this process only: a collective is
-// prepared on it and not begun, so that no memory is touched and nothing is sent. The device with
-// that memory must be the current one of this thread, and in use.
+// Whether this UCC can copy and reduce in such memory. A UCC that was built without support fails,
+// or takes an address in that memory for one of the host. `alone` is a team of this process only:
+// the function prepares a collective on it and does not start it, so no memory is touched and
+// nothing is sent. The device with that memory must be the current device of this thread, and in
+// use.
 bool computes_in(LoopToken& token, const UccTeam& alone, ucc_memory_type_t memory);
 
 }  // namespace torch_ucc

@@ -11,9 +11,9 @@
 namespace torch_ucc {
 namespace {
 
-// How long the rank that may host the store stays for the others, which have all published, and no
-// longer than half of what is left: whoever waits for the end of the context gives it up at the
-// deadline.
+// How long rank 0, which may host the store, waits for the other ranks to read. All have published
+// by then. It never waits longer than half of the time that is left, because the thread that waits
+// for the end of the context gives up at the deadline.
 constexpr std::chrono::seconds kForReaders{1};
 
 }  // namespace
@@ -25,8 +25,8 @@ struct Oob::Request {
   char* all;
   std::size_t size;
   Backoff backoff;
-  Deadline readers;   // of the others, once all was read here
-  bool read = false;  // while closing
+  Deadline readers;   // how long to wait until the other ranks have read
+  bool read = false;  // this rank has read everything; only while closing
 };
 
 Oob::Oob(KvStore& store, std::string prefix, int rank, int size)
@@ -113,7 +113,7 @@ ucc_status_t Oob::test(void* handle) {
   }
 }
 
-// A store that goes while others still read makes torch print a trace of each of them.
+// If the store ends while other ranks still read, torch prints a trace on each of them.
 ucc_status_t Oob::wait_for_readers(Request& request) {
   if (rank_ != 0 || request.readers.passed() || store_.add(request.name + "/read", 0) >= size_) {
     return UCC_OK;

@@ -15,11 +15,11 @@
 
 namespace torch_ucc {
 
-// UCC calls it while a context is created and while it is destroyed, so it must outlive the
-// context. One call at a time.
+// UCC calls this object while a context is created and while it is destroyed, so the object must
+// outlive the context. Only one thread at a time may use it.
 class Oob {
  public:
-  // `prefix` begins every key and must be new for this context.
+  // Every key in the store begins with `prefix`, which no earlier context may have used.
   Oob(KvStore& store, std::string prefix, int rank, int size);
   Oob(const Oob&) = delete;
   Oob& operator=(const Oob&) = delete;
@@ -27,22 +27,22 @@ class Oob {
   // The parameters to hand to UCC; they point to this object.
   ucc_context_oob_coll_t params();
 
-  // Exchanges under way fail when it passes.
+  // An exchange that is under way fails when the deadline passes.
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
-  // Called once, when UCC begins its next exchange.
+  // UCC's next exchange calls `call` once, when it begins.
   void set_on_next_exchange(std::function<void()> call) { on_next_exchange_ = std::move(call); }
 
-  // What ends them earlier: see bootstrap/backoff.h.
+  // `give_up` may end an exchange before the deadline: see bootstrap/backoff.h.
   void set_give_up(GiveUp give_up) { give_up_ = std::move(give_up); }
 
-  // From now on a store that is gone counts as a peer that is done: the process that hosted it has
-  // left already. Rank 0, which hosts it where no launcher does, stays until the others have read
-  // too, for a second at most.
+  // Says that the context is being destroyed. From now on an exchange that fails counts as done,
+  // because the process that hosted the store may have left. Rank 0, which hosts the store unless a
+  // launcher does, waits until the other ranks have read, for a second at most.
   void set_closing() { closing_ = true; }
 
-  // Throws why UCC was told that an exchange failed, if one was: UCC itself keeps only a number.
-  // StatusError, or what check_interrupt() throws.
+  // If an exchange failed, throws the reason: StatusError, or what check_interrupt() threw. UCC
+  // itself returns only a number.
   void rethrow_failure() const {
     if (failure_ != nullptr) {
       std::rethrow_exception(failure_);

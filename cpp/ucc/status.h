@@ -9,8 +9,8 @@
 
 namespace torch_ucc {
 
-// `what` is the call that returned `status`. UCC_OK is ok; UCC_INPROGRESS is not an end and thus an
-// internal error here.
+// `what` names the call that returned `status`. UCC_OK is ok. UCC_INPROGRESS is not the end of an
+// operation, so it is an internal error here.
 inline Status from_ucc(ucc_status_t status, const std::string& what) {
   if (status == UCC_OK) {
     return {};

@@ -21,17 +21,18 @@ namespace torch_ucc {
 
 // How the members of a team wake each other.
 struct Bells {
-  std::vector<const Bell*> on_host;  // of the other members on this host; they outlive the team
-  bool complete = false;             // there are no members elsewhere
+  std::vector<const Bell*> on_host;  // of the other members on this host; they must outlive the team
+  bool complete = false;             // every other member has a bell in `on_host`
 };
 
 class UccTeam {
  public:
-  // `id` is 1..kMaxId, and unlike that of any other live team of the context. `members` are
-  // positions in the context, by rank of the team; `rank` is ours. Creating it involves the members
-  // only, and on tl_ucp sends nothing. `domain` is what its operations fail with.
+  // `id` is 1..kMaxId and differs from that of any other live team of the context. `members` are
+  // positions in the context, by rank of the team; `rank` is the rank of this process. The
+  // operations of the team fail together with `domain`. Creating a team involves only its members,
+  // and tl_ucp sends nothing for it.
   UccTeam(std::uint16_t id, std::vector<std::uint64_t> members, int rank, Bells bells, std::shared_ptr<FailureDomain> domain);
-  // Leaks the team unless destroy() was called: there is no baton here.
+  // Leaks the team unless destroy() was called: a destructor does not have the baton.
   ~UccTeam() = default;
   UccTeam(const UccTeam&) = delete;
   UccTeam& operator=(const UccTeam&) = delete;
@@ -40,7 +41,7 @@ class UccTeam {
 
   ucc_status_t create_post(LoopToken& token, UccContext& context);
   ucc_status_t create_test(LoopToken& token);
-  // Nothing may be in flight on the team. Local.
+  // Destroys the team without any other process. Nothing may be in flight on the team.
   void destroy(LoopToken& token);
 
   ucc_team_h handle(LoopToken& token) const {
@@ -52,21 +53,22 @@ class UccTeam {
   FailureDomain& domain() const { return *domain_; }
   std::uint16_t id() const { return id_; }
 
-  // UCC matches collectives by the order in which a team initialises them, and a large one is
-  // initialised piece by piece. So each initialises in its turn.
+  // UCC matches collectives by the order in which the members initialise them, and a large
+  // collective is initialised piece by piece. So each collective initialises its pieces in its
+  // turn.
   TicketQueue& tickets() { return tickets_; }
-  // The same for calls that are compared between the ranks first: those that passed start in the
-  // order of the calls.
+  // The order of calls that the ranks compare first (CheckedOp): the calls that passed start in the
+  // order in which they were made.
   TicketQueue& check_tickets() { return check_tickets_; }
 
-  // Whether an operation whose pieces have so many bytes may start beside what is posted, which
-  // large ones of one host would hold up. Those that come after it wait as well, in the order of
-  // their tickets. Where not all members ring nothing is held back.
+  // Whether an operation with pieces of `bytes` bytes may start beside the posted operations. On
+  // one host, large operations would hold up the posted ones. Operations with later tickets wait as
+  // well. If the members are not all on this host, no operation is held back.
   bool has_room_for(LoopToken& token, std::size_t bytes) const {
     token.check();
     return moving_ == 0 || bytes <= kSmall || moving_ + bytes <= kMostOnHost || !bells_.complete;
   }
-  // Counts what is posted.
+  // Counts a piece of `bytes` bytes as posted. has_moved() counts it as ended.
   void begins_to_move(LoopToken& token, std::size_t bytes) {
     context_->count_posted(token);
     moving_ += bytes;
@@ -86,14 +88,15 @@ class UccTeam {
   const int rank_;
   const Bells bells_;
   const std::shared_ptr<FailureDomain> domain_;
-  UccContext* context_ = nullptr;  // once create_post() was called, like
+  UccContext* context_ = nullptr;  // null until create_post(), like handle_
   ucc_team_h handle_ = nullptr;
   TicketQueue tickets_;
   TicketQueue check_tickets_;
-  std::size_t moving_ = 0;  // bytes of the collectives that are posted; with the baton
+  std::size_t moving_ = 0;  // bytes of the posted pieces; used with the baton
 };
 
-// Creates a team, polled by the engine. The team must live until it ended.
+// The operation that creates the UCC object of `team`. It keeps the team alive; the context must
+// outlive it.
 class CreateTeam : public Op {
  public:
   CreateTeam(std::shared_ptr<UccTeam> team, UccContext& context, std::string name);
