@@ -1,4 +1,4 @@
-// A group's part of the worker: who its ranks are, how they are woken, and which tags are its own.
+// The part of the UCX worker that belongs to one group: its members, their bells, and its tags.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,14 @@ namespace torch_ucc {
 
 struct ChannelMember {
   std::uint64_t position = 0;  // in the context
-  const Bell* bell = nullptr;  // null where it has none for us; outlives the channel
+  const Bell* bell = nullptr;  // null if this process cannot ring the member; outlives the channel
 };
 
 class Channel {
  public:
-  // `group` is 1..TagLayout::kMaxGroup, and unlike that of any other channel ever made on the
-  // worker, or TagLayout::kNotes. `members` by rank. `domain` is what its operations fail with.
+  // `group` is 1..TagLayout::kMaxGroup and differs from that of any other channel ever made on the
+  // worker, or it is TagLayout::kNotes. `members` are in the order of their ranks. The operations
+  // of the channel fail together with `domain`. The worker must outlive the channel.
   Channel(UcxWorker& worker, std::uint16_t group, std::vector<ChannelMember> members, int rank,
           std::shared_ptr<FailureDomain> domain)
       : worker_(worker),
@@ -42,7 +43,8 @@ class Channel {
     }
   }
   void ring_all() const { Bell::ring(bells_); }
-  // Whether that rank rings us when it posts; we need no waking ourselves.
+  // Whether that rank rings the bell of this process when it posts. True for the own rank, which
+  // needs no bell.
   bool rings(int rank) const { return rank == rank_ || members_[index(rank)].bell != nullptr; }
 
   int rank() const { return rank_; }
@@ -64,7 +66,7 @@ class Channel {
   UcxWorker& worker_;
   const std::uint16_t group_;
   const std::vector<ChannelMember> members_;
-  const std::vector<const Bell*> bells_;  // those that members have
+  const std::vector<const Bell*> bells_;  // of the members that have a bell
   const int rank_;
   const std::shared_ptr<FailureDomain> domain_;
 };

@@ -1,4 +1,5 @@
-// UCX's configuration for a context of ours: the environment's, and the plan's on top.
+// The configuration of our own UCX context: the environment, overridden by the options of the
+// caller.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -12,8 +13,8 @@ namespace torch_ucc {
 
 using UcxConfig = UniqueHandle<ucp_config_t*, ucp_config_release>;
 
-// Reads what UCC reads for its own worker (UCC_UCX_* before UCX_*), so that UCX decides alike for
-// ours. Throws StatusError that names an option which UCX refuses.
+// Reads the variables that UCC reads for its own worker (UCC_UCX_* before UCX_*), so that UCX makes
+// the same choices for our worker. Throws StatusError that names an option which UCX refuses.
 inline UcxConfig read_ucx_config(const NamedValues& options) {
   UcxConfig config;
   throw_if_error(from_ucx(ucp_config_read("UCC", nullptr, config.out()), "ucp_config_read"));

@@ -12,7 +12,8 @@
 namespace torch_ucc {
 namespace {
 
-// Small messages lie in their slots, which UCX may see: that is faster than its asking for them.
+// The data of a small message lies in its slot, where UCX reads and writes it directly. That is
+// faster than a callback.
 bool is_small(const Message& message) { return !message.direct && message.bytes <= 32; }
 
 std::string name_of(const Message& message) {
@@ -21,8 +22,8 @@ std::string name_of(const Message& message) {
 
 }  // namespace
 
-// A generic datatype: UCX asks for each part of a message, and hands over each part that has
-// arrived, in whatever order. The buffer that UCX is given is the slot.
+// A generic datatype of UCX: UCX calls pack() for each part of a message that it sends and unpack()
+// for each part that has arrived, in any order. The buffer that UCX is given is the slot.
 struct Messages::Copier {
   static void* begin_pack(void* /*context*/, const void* slot, std::size_t /*count*/) { return const_cast<void*>(slot); }
   static void* begin_unpack(void* /*context*/, void* slot, std::size_t /*count*/) { return slot; }
@@ -43,7 +44,7 @@ struct Messages::Copier {
   static ucs_status_t unpack(void* state, std::size_t offset, const void* from, std::size_t length) {
     auto& slot = *static_cast<Slot*>(state);
     ++slot.op->copied_;
-    if (offset < slot.message.bytes) {  // a message that is too long is found out at its end
+    if (offset < slot.message.bytes) {  // ended() reports a message that is too long
       std::optional<MemoryLease::Use> use;
       if (!slot.message.is_callers || use.emplace(slot.op->lease())) {
         std::memcpy(static_cast<char*>(slot.message.data) + offset, from, std::min(length, slot.message.bytes - offset));
@@ -90,7 +91,7 @@ void Messages::begin(const std::vector<Message>& messages) {
 
 Status Messages::start(LoopToken& token) {
   post_more(token);
-  return {};  // errors are found by poll(), when nothing is under way any more
+  return {};  // poll() reports errors
 }
 
 Op::State Messages::poll(LoopToken& token) {
@@ -98,19 +99,19 @@ Op::State Messages::poll(LoopToken& token) {
     begin_next_round();
   }
   if (broken() || ended_ == slots_.size()) {
-    return State::ended;  // what is still under way when the transport fails stays with UCX
+    return State::ended;  // if the transport failed, UCX keeps what is still in flight
   }
   post_more(token);
   const std::size_t before = std::exchange(seen_, posted_ + ended_ + copied_);
   return seen_ == before ? State::in_flight : State::advanced;
 }
 
-// Whether the lease holds, or the operation goes on alone with copies. To be asked before more is
-// sent or received.
+// Whether more may be sent or received: the lease holds, or the operation goes on alone with
+// copies.
 bool Messages::may_touch_memory() { return MemoryLease::Use(lease()) || goes_on_alone(); }
 
 void Messages::begin_next_round() {
-  const MemoryLease::Use use(lease());  // nobody else looks at the messages meanwhile
+  const MemoryLease::Use use(lease());  // no other thread looks at the slots while they change
   if (!use && !goes_on_alone()) {
     return;
   }
@@ -120,13 +121,13 @@ void Messages::begin_next_round() {
     }
   } catch (const StatusError& error) {
     fail(error.status());
-  } catch (const std::exception& error) {  // memory
+  } catch (const std::exception& error) {  // such as lack of memory
     fail(Status(StatusCode::transport, error.what()));
   }
 }
 
-// A message counts as posted before it is known whether it may be: the thread that takes the memory
-// back copies all that are.
+// A message is counted as posted before the lease is checked, because the thread that takes the
+// memory back copies all messages that are counted.
 void Messages::post_more(LoopToken& token) {
   while (!broken() && posted_ < slots_.size() && posted_ - ended_ < kWindow) {
     Slot& slot = slots_[posted_++];
@@ -175,7 +176,7 @@ void Messages::post(LoopToken& token, Slot& slot) {
     }
   } else {
     const bool any = message.peer == Message::kAnyRank;
-    param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;  // only the callback is told who sent a message that is too long
+    param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;  // only the callback learns the source of a message that is too long
     param.cb.recv = received;
     request = ucp_tag_recv_nbx(worker.handle(token), data, count, channel_->tag_from(any ? 0 : message.peer, space_, tag_),
                                any ? TagLayout::kAnySource : TagLayout::kExact, &param);
@@ -184,8 +185,8 @@ void Messages::post(LoopToken& token, Slot& slot) {
   if (request == nullptr || UCS_PTR_IS_ERR(request)) {
     ended(slot, UCS_PTR_STATUS(request), nullptr);
   }
-  // The peer may sleep until this: a receiver for the data, a sender of a large message for
-  // somebody to take it.
+  // The peer may be asleep: a receiver that waits for the data, or the sender of a large message
+  // that waits for the receive.
   if (message.peer == Message::kAnyRank) {
     channel_->ring_all();
   } else {
@@ -193,7 +194,7 @@ void Messages::post(LoopToken& token, Slot& slot) {
   }
 }
 
-// Callbacks of UCX: they record, and nothing else.
+// Callbacks of UCX. They only record how a message ended.
 void Messages::sent(void* request, ucs_status_t status, void* slot) {
   auto& ours = *static_cast<Slot*>(slot);
   ours.op->ended(ours, status, nullptr);
@@ -206,7 +207,7 @@ void Messages::received(void* request, ucs_status_t status, const ucp_tag_recv_i
   ucp_request_free(request);
 }
 
-// `info` is null of a send, and of a receive that could not be posted.
+// `info` is null for a send, and for a receive that could not be posted.
 void Messages::ended(Slot& slot, ucs_status_t status, const ucp_tag_recv_info_t* info) {
   channel_->worker().count_ended();
   ++ended_;
@@ -234,7 +235,7 @@ void Messages::Slot::make_copy() {
   }
 }
 
-// Of what UCX may read later there is a copy then.
+// Copies everything that UCX may read later.
 void Messages::on_taken_back(After after) noexcept {
   const std::size_t read = after == After::goes_on ? slots_.size() : posted_.load();
   for (std::size_t i = 0; i < read; ++i) {
@@ -242,7 +243,7 @@ void Messages::on_taken_back(After after) noexcept {
   }
 }
 
-// Later rounds send what the operation itself makes.
+// Copies what is still to be sent, unless UCX reads it directly or a later round may need it.
 bool Messages::detach_inputs() {
   if (!can_detach_inputs()) {
     return false;
@@ -255,7 +256,7 @@ bool Messages::detach_inputs() {
   return true;
 }
 
-// What has not been matched by a message is taken back from UCX: the callback comes at once.
+// Cancels the receives that no message has matched. UCX calls their callbacks at once.
 void Messages::cancel(LoopToken& token) {
   for (std::size_t i = 0; i < posted_; ++i) {
     if (!slots_[i].ended && slots_[i].request != nullptr) {
@@ -269,7 +270,7 @@ bool Messages::is_drained(LoopToken& token) {
   return ended_ == posted_;
 }
 
-// A message to a process that has ended arrives nowhere.
+// A message to a rank that has ended never arrives, so its send cannot end well.
 Op::Need Messages::need_of(const Loss& loss) const {
   Need need = Need::none;
   for (const Slot& slot : slots_) {
@@ -281,7 +282,7 @@ Op::Need Messages::need_of(const Loss& loss) const {
   return need;
 }
 
-// The first of the worst: one of the transport hides one of a size.
+// Keeps the first error. An error of the transport replaces an error of size.
 void Messages::fail(Status status) {
   if (status_.ok() || (status.code() == StatusCode::transport && status_.code() != StatusCode::transport)) {
     status_ = std::move(status);

@@ -28,21 +28,21 @@ struct Message {
   void* data = nullptr;  // `bytes` of it
   std::size_t bytes = 0;
   bool is_callers = true;  // false: the memory belongs to the operation, and needs no lease
-  // Nothing for memory of the host, which is copied within a Use of the operation's lease, and
-  // never seen by UCX. Else a type that UcxWorker::memory_type() knows: UCX works on that memory
-  // itself, which must live until the operation was dropped.
+  // Empty for host memory. UCX never sees that memory: data is copied within a Use of the
+  // operation's lease. Otherwise a type that UcxWorker::memory_type() returned: UCX works on the
+  // memory itself, which must live until the operation is destroyed.
   std::optional<ucs_memory_type_t> direct{};
 };
 
-// What an operation goes on with once all its messages have ended well: nothing, if that was all.
-// Runs with the baton: it neither blocks nor sends. Throws StatusError to end the operation.
+// Returns the messages of the next round, after all messages of the operation have ended well. An
+// empty list ends the operation. Called with the baton, so it must neither block nor send. Throws
+// StatusError to fail the operation.
 using NextRound = std::function<std::vector<Message>()>;
 
-// Messages of one sender with one tag are received in the order in which they were sent. A message
-// of another size than the receive that it meets ends the receive with an error (invalid), and
-// costs the group nothing else. At most kWindow messages of an operation are under way at once, in
-// the order of the list, so that neither memory nor the network is flooded by the many peers of a
-// large group.
+// Messages from one sender with one tag are received in the order in which they were sent. If a
+// message and the receive that it matches differ in size, the receive fails (StatusCode::invalid),
+// and nothing else in the group does. An operation has at most kWindow messages in flight, in the
+// order of the list, so that the many peers of a large group flood neither memory nor the network.
 class Messages : public Op {
  public:
   static constexpr std::size_t kWindow = 64;
@@ -74,13 +74,13 @@ class Messages : public Op {
   struct Slot {
     Messages* op;
     Message message;
-    void* request = nullptr;  // of a receive that is under way
+    void* request = nullptr;  // UCX's, of a receive that is in flight
     std::atomic<bool> ended{false};
-    std::unique_ptr<char[]> copy{};  // what is sent in place of the caller's memory; within a Use of the lease
-    std::array<char, 32> small{};    // what is sent or received, if it fits
+    std::unique_ptr<char[]> copy{};  // what is sent instead of the caller's memory, if not null
+    std::array<char, 32> small{};    // what is sent or received, if it is host memory and fits
 
     Slot(Messages* messages, const Message& one) : op(messages), message(one) {}
-    Slot(Slot&& other) noexcept : op(other.op), message(other.message) {}  // before it is posted
+    Slot(Slot&& other) noexcept : op(other.op), message(other.message) {}  // only before it is posted
     void make_copy();
   };
   struct Copier;  // UCX's callbacks that copy
@@ -88,7 +88,8 @@ class Messages : public Op {
   static void sent(void* request, ucs_status_t status, void* slot);
   static void received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* slot);
 
-  // After a message of a wrong size the others are sent all the same: peers wait for them.
+  // Whether the transport failed. A message of a wrong size does not stop the other messages,
+  // because peers wait for them.
   bool broken() const { return status_.code() == StatusCode::transport; }
   void begin(const std::vector<Message>& messages);
   bool may_touch_memory();
@@ -102,11 +103,11 @@ class Messages : public Op {
   const Space space_;
   const std::uint32_t tag_;
   const NextRound next_round_;
-  std::vector<Slot> slots_;             // of this round; does not move while a message of it is under way
+  std::vector<Slot> slots_;             // of this round; UCX has their addresses while messages are in flight
   std::atomic<std::size_t> posted_{0};  // read by the thread that takes the memory back
   std::size_t ended_ = 0;
-  std::size_t copied_ = 0;  // parts of messages, from and to UCX
-  std::size_t seen_ = 0;    // of all this, when last polled: what moves is worth polling for
+  std::size_t copied_ = 0;  // how many parts of messages were copied from or to UCX
+  std::size_t seen_ = 0;    // posted_ + ended_ + copied_ at the last poll, to see progress
   std::size_t bytes_ = 0;
   bool announced_ = true;
   bool direct_ = false;
@@ -114,8 +115,8 @@ class Messages : public Op {
   Status status_;
 };
 
-// Until everything that this process has sent is with its peers: to be done by all before a worker
-// is destroyed.
+// Ends when everything that this process has sent has reached its peers. All processes must do this
+// before a worker is destroyed.
 class FlushWorker final : public Op {
  public:
   FlushWorker(UcxWorker& worker, FailureDomain& domain) : worker_(worker), domain_(domain) {}

@@ -1,4 +1,4 @@
-// Which transports UCX chooses towards a peer, asked of UCX itself.
+// Asks UCX which transports it chooses towards a peer.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -11,17 +11,19 @@
 
 namespace torch_ucc {
 
-// UCC does not show its worker. This is one of our own with the features, environment and options
-// that UCC gives to its own, so that UCX decides alike; it sends nothing. It belongs to the thread
-// that made it and shares nothing with an engine, so no baton is needed. Members throw StatusError.
+// UCC gives no access to its UCX worker. This class makes a worker of our own with the features,
+// environment and options that UCC gives to its worker, so that UCX chooses the same transports. It
+// sends nothing. A probe belongs to the thread that made it and shares nothing with an engine, so
+// it needs no baton. Members throw StatusError.
 class TransportProbe {
  public:
   explicit TransportProbe(const NamedValues& options);
 
-  // For the peer's transports_to().
+  // The address that the peer passes to transports_to().
   std::string address() const;
 
-  // Such as {"sysv/memory", "cma/memory"}. `address` is that of a probe which still exists.
+  // The transports to that peer, such as {"sysv/memory", "cma/memory"}. `address` is that of a
+  // probe which still exists.
   std::vector<std::string> transports_to(const std::string& address) const;
 
  private:

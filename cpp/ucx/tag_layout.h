@@ -1,10 +1,10 @@
-// How a message is told from every other one on a worker: the 64 bits that UCX matches.
+// The 64 bits by which UCX matches the messages on a worker.
 //
 //   space 1 | group 15 | source rank 16 | tag 32
 //
-// The space keeps what users send apart from what collectives send, so any 32-bit tag is free for
-// users. Groups have ids of their own that are never used twice on a context, so a late message of
-// an old group matches nothing.
+// The space separates the messages of users from those of collectives, so users may use every
+// 32-bit tag. A context uses the id of a group only once, so a late message of an old group matches
+// no receive.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class Space : std::uint8_t { user = 0, collective = 1 };
 struct TagLayout {
   static constexpr int kMaxRanks = 1 << 16;
   static constexpr int kMaxGroup = (1 << 15) - 1;
-  static constexpr std::uint16_t kNotes = 0;  // in place of a group: what is said to a process, see UcxWorker::take_note()
+  static constexpr std::uint16_t kNotes = 0;  // instead of a group: notes to a process, see UcxWorker::take_note()
 
   static constexpr std::uint64_t kExact = ~std::uint64_t{0};
   static constexpr std::uint64_t kAnySource = ~(std::uint64_t{kMaxRanks - 1} << 32U);

@@ -33,7 +33,7 @@ UcxWorker::~UcxWorker() {
   }
 }
 
-// Nothing of ours is under way, and nobody was told where to write.
+// Nothing is posted, and without endpoints no peer knows where it could write.
 bool UcxWorker::is_unused() const {
   return !has_outstanding() && std::all_of(endpoints_.begin(), endpoints_.end(), [](ucp_ep_h each) { return each == nullptr; });
 }

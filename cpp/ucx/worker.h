@@ -1,5 +1,5 @@
-// Our own UCX worker: point-to-point messages and the collectives that are made of them. UCC does
-// not share its own.
+// Our own UCX worker, for messages and for the collectives that are made of messages. UCC does not
+// share its worker.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -18,29 +18,30 @@
 
 namespace torch_ucc {
 
-// Touched with the baton only, but for the constructor and address(). Endpoints are made at the
-// first message to a peer, which involves nobody else.
+// Members that take a LoopToken need the baton. The worker makes the endpoint to a peer at the
+// first message to that peer, without the peer's help.
 class UcxWorker : public CountingPollable {
  public:
-  // Throws StatusError. `options` as read_ucx_config() takes them; with those that UCC gets it
-  // chooses the same transports.
+  // Throws StatusError. `options` are those of read_ucx_config(). With the options that UCC gets,
+  // UCX chooses the same transports for this worker.
   explicit UcxWorker(const NamedValues& options = {});
-  // Leaks worker and endpoints unless it was never used or destroy() was called: peers may still
-  // write to what was posted.
+  // If the worker was used and destroy() was not called, leaks worker and endpoints, because peers
+  // may still write to posted memory.
   ~UcxWorker() override;
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
-  // For the peers' set_peers().
+  // The address that the peers pass to set_peers().
   std::string address() const;
-  // By position in the context. Once, before the first message.
+  // The addresses of all members, by position in the context. Called once, before the first
+  // message.
   void set_peers(std::vector<std::string> addresses);
 
-  // By UCX's name for it: a type of memory in which messages may be, which is up to its transports;
-  // nothing for others. Any thread, always the same.
+  // UCX's type of the memory with this name (in UCX's words), if its transports can send and
+  // receive in that memory; else nothing. Any thread; the answer never changes.
   std::optional<ucs_memory_type_t> memory_type(const std::string& name) const;
 
-  // Throws StatusError.
+  // The endpoint to a peer, which is made at its first use. Throws StatusError.
   ucp_ep_h endpoint(LoopToken& token, std::size_t position);
   ucp_worker_h handle(LoopToken& token) const {
     token.check();
@@ -49,16 +50,17 @@ class UcxWorker : public CountingPollable {
 
   Status progress(LoopToken& token) override;
 
-  // The text of a note that a peer has sent, if one is there: a message for which nobody waits,
-  // sent on a channel of the group TagLayout::kNotes as its rank 0, with Space::collective and tag
-  // 0. It is at most kMaxNote bytes long.
+  // Returns the text of a note from a peer, if one has arrived. A note is a message that no
+  // operation receives. The peer sends it on a channel of the group TagLayout::kNotes as rank 0,
+  // with Space::collective and tag 0. A note has at most kMaxNote bytes.
   std::optional<std::string> take_note(LoopToken& token);
   static constexpr std::size_t kMaxNote = 4096;
 
-  // Local. Everything must have been flushed, on all processes: see FlushWorker.
+  // Destroys the worker without any peer. All processes must have flushed everything before: see
+  // FlushWorker.
   void destroy(LoopToken& token);
-  // Beside peers that are stuck: only if no message was ever sent and none is being received. It
-  // must not be used afterwards.
+  // For use when peers are stuck: destroys the worker if no message was ever sent and no receive is
+  // in flight. The worker must not be used afterwards.
   void destroy_if_unused(LoopToken& token);
 
  private:
@@ -66,11 +68,11 @@ class UcxWorker : public CountingPollable {
 
   UniqueHandle<ucp_context_h, ucp_cleanup> context_;
   UniqueHandle<ucp_worker_h, ucp_worker_destroy> worker_;
-  std::uint64_t memory_types_ = 0;  // a bit each
+  std::uint64_t memory_types_ = 0;  // one bit for each type
   std::vector<std::string> addresses_;
   std::vector<ucp_ep_h> endpoints_;  // owned by the worker; null until the first message
-  std::string note_;                 // that is arriving, by
-  void* note_request_ = nullptr;     // null: none is
+  std::string note_;                 // the note that is arriving
+  void* note_request_ = nullptr;     // of that note; null if none is arriving
 };
 
 }  // namespace torch_ucc
