@@ -1,4 +1,4 @@
-// Who calls what: the part of every error message that does not depend on what went wrong.
+// Describes a call: the part of every error message that does not depend on what went wrong.
 #pragma once
 
 #include <ucc/api/ucc.h>
@@ -23,12 +23,12 @@ struct Call {
   static constexpr int kNoPeer = -1;
 
   const Operation* op = &operation::kCoalesced;
-  std::uint64_t seq = 0;  // counts the group's collectives from 1, and apart from them its messages
+  std::uint64_t seq = 0;  // counts the group's collectives from 1; its messages have a counter of their own
   std::shared_ptr<const GroupInfo> group;
   int peer = kNoPeer;  // of send and recv, with its tag
   int tag = 0;
-  // What UCC is told of the memory of the device that the tensors are on; without it they are on
-  // the host.
+  // UCC's type of the device memory in which it works on the tensors. Empty if the tensors, or
+  // their stand-ins, are on the host.
   std::optional<ucc_memory_type_t> device_memory{};
 
   ucc_memory_type_t memory() const { return device_memory.value_or(UCC_MEMORY_TYPE_HOST); }
@@ -38,8 +38,9 @@ struct Call {
   std::string describe() const;
 };
 
-// Refuses a call before anything was sent; the group stays usable. ValueError: an argument that is
-// wrong; TypeError: one of the wrong kind; NotImplementedError: means nothing here.
+// Refuse a call before anything is sent, so the group stays usable. They throw ValueError for a
+// wrong argument, TypeError for an argument of a wrong kind, and NotImplementedError for a call
+// that is not supported.
 [[noreturn]] void refuse_value(const Call& call, const std::string& why);
 [[noreturn]] void refuse_type(const Call& call, const std::string& why);
 [[noreturn]] void refuse_unsupported(const Call& call, const std::string& why);

@@ -54,7 +54,8 @@ std::string Fingerprint::describe() const {
   return text + (root == kAny ? "" : " root " + std::to_string(root));
 }
 
-// What the messages read and write: it outlives the operation if the network may still touch it.
+// The memory that the messages of the check use. The operation holds it as long as the network may
+// touch it.
 struct CheckedOp::Exchange {
   struct Verdict {
     std::int64_t differs = -1;  // the rank whose call is not that of rank 0; -1: none
@@ -89,7 +90,7 @@ struct CheckedOp::Exchange {
     return messages;
   }
 
-  // On rank 0, when all are there.
+  // Called on rank 0, when all fingerprints have arrived. Returns the messages with the result.
   std::vector<Message> answer() {
     verdict.first = mine;
     for (std::size_t rank = 1; rank < all.size() && verdict.differs < 0; ++rank) {
@@ -140,8 +141,8 @@ Status CheckedOp::start(LoopToken& token) {
   return check_->start(token);
 }
 
-// The calls that were compared start in the order in which they were made, as they would have
-// without.
+// Operations that passed the check start in the order of their calls, as they would without the
+// check.
 Op::State CheckedOp::poll(LoopToken& token) {
   if (checked_) {
     const State state = inner().poll(token);
@@ -172,7 +173,7 @@ Op::State CheckedOp::poll(LoopToken& token) {
   return status_.ok() ? State::advanced : State::ended;
 }
 
-// The messages of the check ring by themselves.
+// The messages of the check ring the bells themselves.
 void CheckedOp::announce() const {
   if (checked_) {
     OpDecorator::announce();

@@ -17,14 +17,14 @@
 
 namespace torch_ucc {
 
-// What must be equal on all ranks, as it travels.
+// The properties of a call that must be equal on all ranks, as they are sent.
 struct Fingerprint {
   static constexpr std::int64_t kAny = -1;  // may differ between the ranks
 
   std::array<char, 48> op{};
   std::array<char, 16> reduce_op{};
   std::array<char, 24> dtype{};
-  std::array<char, 8> memory{};  // "device" where UCC works in that of one
+  std::array<char, 8> memory{};  // "device" if UCC works in device memory, else empty
   std::int64_t elements = kAny;
   std::int64_t root = kAny;
   std::uint64_t seq = 0;
@@ -34,9 +34,9 @@ struct Fingerprint {
   std::string describe() const;  // "broadcast seq 3 float32[4] root 1"
 };
 
-// Every rank tells rank 0, which compares and answers: two messages a rank, before the operation
-// starts. A call that differs ends with an error (invalid) that shows both, on all ranks, and
-// nothing of the operation was sent.
+// Before the operation starts, each rank sends its fingerprint to rank 0, and rank 0 sends the
+// result back. If a fingerprint differs from that of rank 0, the call fails on all ranks
+// (StatusCode::invalid) with an error that shows both. Nothing of the operation has been sent then.
 class CheckedOp final : public OpDecorator {
  public:
   CheckedOp(const Call& call, const Fingerprint& mine, std::shared_ptr<Op> op, std::shared_ptr<UccTeam> team,

@@ -20,12 +20,12 @@ struct Touch {
   bool writes;
 };
 
-// Whether two of different owners overlap, of which one writes. Takes the time of a sort where none
-// do.
+// Whether the memory of two owners overlaps, and one of the two writes it. If nothing overlaps,
+// this takes the time of a sort.
 bool meet(std::vector<Touch>&& touches) {
   std::erase_if(touches, [](const Touch& each) { return each.region.item == 0; });
   std::sort(touches.begin(), touches.end(), [](const Touch& a, const Touch& b) { return a.region.begin < b.region.begin; });
-  std::vector<const Touch*> open;  // those before, which may reach as far as this one
+  std::vector<const Touch*> open;  // earlier regions that may reach as far as this one
   for (const Touch& touch : touches) {
     std::erase_if(open, [&](const Touch* before) { return before->region.end() <= touch.region.begin; });
     for (const Touch* const before : open) {

@@ -7,13 +7,15 @@
 
 namespace torch_ucc {
 
-// Of a strided tensor; empty for others, whose memory nobody can name.
+// The memory of a strided tensor. Empty for a tensor of another layout, and for one without
+// elements.
 Region region_of(const at::Tensor& tensor);
 
-// Before its tensors are moved elsewhere.
+// The memory that the call reads and writes. Called while `prepared` still has its inputs and
+// outputs.
 Effects effects_of(const Prepared& prepared);
-// Once it is filled: inputs of which it has a copy are read no more, and the caller may have freed
-// them, so that their memory is soon another tensor's.
+// The memory that the call still reads and writes after Held::fill(). An input that was copied is
+// not read any more. The caller may have freed it, and another tensor may use its memory.
 Effects effects_when_filled(const Prepared& prepared);
 
 // Whether two of these tensors have memory in common.

@@ -1,4 +1,4 @@
-// Data that is moved in messages of our own.
+// Operations that move data in our own messages.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -28,7 +28,7 @@ Message receive_of(int peer, const at::Tensor& landing, std::size_t offset, std:
   return message;
 }
 
-// Collects the messages of one call, and what has to be copied when they have come.
+// Collects the messages of one call, and the copies to make when the messages have arrived.
 class Moves {
  public:
   explicit Moves(std::optional<ucs_memory_type_t> memory = {}) : memory_(memory) {}
@@ -48,7 +48,7 @@ class Moves {
     keep(std::move(landing));
   }
 
-  // Once everything has come: until then the source must stay as it is.
+  // Copies once all messages have arrived. Until then, `source` must not change.
   void copy(const at::Tensor& destination, const at::Tensor& source) {
     copies_.emplace_back(destination, source);
     keep(source);
@@ -76,7 +76,7 @@ class Moves {
   }
 
  private:
-  // UCX works on the memory of a device itself.
+  // UCX works in device memory directly, so a tensor there is kept like a buffer.
   void keep(at::Tensor tensor) { (memory_ ? prepared_.buffers : prepared_.callers).push_back(std::move(tensor)); }
 
   const std::optional<ucs_memory_type_t> memory_;  // of all messages, if it is a device's
@@ -84,7 +84,7 @@ class Moves {
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
 
-// What a rank sends to itself. `destination` and `source` may be one memory.
+// Checks the part that a rank sends to itself. `output` and `input` may be the same memory.
 void check_own_part(const Call& call, const at::Tensor& output, const at::Tensor& input) {
   check_same_type(call, output, input);
   if (output.numel() != input.numel()) {
@@ -97,8 +97,8 @@ bool is_one_memory(const at::Tensor& a, const at::Tensor& b) {
   return is_plain(a) && is_plain(b) && source_of(a) == source_of(b) && a.numel() == b.numel();
 }
 
-// Inputs that share a storage with an output are copied as the operation begins: what comes may be
-// written over what is still to be sent.
+// Copies each input that shares its storage with an output when the operation begins, because a
+// message that arrives could overwrite data that is still to be sent.
 Tensors apart_from(Held& held, const Tensors& outputs, const Tensors& inputs) {
   std::vector<const void*> written;
   written.reserve(outputs.size());
@@ -124,7 +124,8 @@ Payload payload_of_all(const Tensors& tensors) {
   return payload;
 }
 
-// Bytes of each rank's rows, from the numbers of rows; without them the rows are shared out evenly.
+// The bytes of each rank's rows. `splits` has the numbers of rows; if it is empty, each rank gets
+// the same number.
 std::vector<std::size_t> split_bytes(const Call& call, const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
                                      const char* what) {
   const auto size = static_cast<std::size_t>(call.group->size);
@@ -271,7 +272,7 @@ Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs
     }
     check_own_part(call, output, part);
     if (!is_one_memory(output, part)) {
-      moves.copy(output, apart_from(moves.held(), {output}, {part}).front());  // it may lie across two inputs
+      moves.copy(output, apart_from(moves.held(), {output}, {part}).front());  // the output may overlap two inputs
     }
   }
   return moves.finish(payload_of_all(parts), parts, {output});

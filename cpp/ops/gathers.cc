@@ -1,5 +1,4 @@
-// Data that is moved by UCC: the same for all, or everybody's to everybody. As bytes, whatever they
-// mean.
+// Collectives in which UCC only moves data, as bytes: broadcast, all_gather, and the barrier.
 #include <algorithm>
 #include <utility>
 
@@ -50,9 +49,9 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
 
 namespace {
 
-// `all` is contiguous, holds the ranks' parts one after the other, and is a buffer of the operation
-// or of the caller. In the memory of a device, which UCC works on itself, it may be where `mine`
-// lies already.
+// `all` is contiguous and holds the ranks' parts one after the other. It is a buffer of the
+// operation if `is_buffer`, else it is the caller's. In device memory, `mine` may already lie in
+// its place in `all`.
 void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, bool is_buffer, const at::Tensor& mine) {
   const std::size_t bytes = bytes_of(mine);
   char* const begin = static_cast<char*>(data_of(all));
@@ -75,7 +74,7 @@ void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, bo
   }
 }
 
-// The same where the parts differ in size, into a buffer.
+// Gathers parts that differ in size, into the buffer `all`.
 void gather_uneven_into(Prepared& prepared, const Call& call, const at::Tensor& all, const at::Tensor& mine,
                         const Tensors& parts) {
   std::uint64_t at = 0;
@@ -97,7 +96,8 @@ void gather_uneven_into(Prepared& prepared, const Call& call, const at::Tensor& 
   }
 }
 
-// Into parts of one size, wherever they lie, in pieces that have `share` bytes of each.
+// Gathers parts of one size, which may lie anywhere, in pieces that have `share` bytes of each
+// part.
 void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts, const at::Tensor& mine, std::size_t share) {
   const auto own = static_cast<std::size_t>(call.group->rank);
   Tensors landings;
@@ -108,7 +108,7 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
   for (std::size_t rank = 0; rank < landings.size(); ++rank) {
     const bool in_place = rank == own && source_of(source) == source_of(landings[rank]);
     if (!in_place && shares_memory(source, landings[rank])) {
-      source = copied_source(prepared, source);  // a piece that came would change what is still to be sent
+      source = copied_source(prepared, source);  // a piece that arrives would change what is still to be sent
     }
   }
   prepared.path = Path::collective;
@@ -190,7 +190,7 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   const Landings landings(parts);
   if (const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, settings) : 0) {
     gather_in_pieces(prepared, call, landings.tensors, input, share);
-    // Of the pieces that go to them without a copy nobody else tells autograd.
+    // Pieces may reach the outputs without a copy by torch, so autograd must be notified.
     std::for_each(parts.begin(), parts.end(), note_written);
     landings.bring_back(prepared, parts);
     return prepared;

@@ -10,8 +10,8 @@
 namespace torch_ucc {
 
 struct Operation {
-  const char* name;   // of torch.distributed, for errors
-  const char* title;  // for profiles, as torch's own backends call theirs
+  const char* name;   // in torch.distributed; used in errors
+  const char* title;  // in profiles; in the style of torch's own backends
   c10d::OpType type;
 };
 
@@ -76,13 +76,14 @@ inline constexpr const Operation& kReduceScatterTensorCoalesced = named("reduce_
 inline constexpr const Operation& kScatter = named("scatter");
 inline constexpr const Operation& kSend = named("send");
 
-// Whether a call of it is between two ranks, and counted apart from the group's collectives.
+// Whether the operation is a message between two ranks. Messages are counted apart from the
+// collectives of the group.
 constexpr bool is_message(const Operation& op) {
   return op.type == OpType::SEND || op.type == OpType::RECV || op.type == OpType::RECVANYSOURCE;
 }
 
-// A number for each, the same in every process of this build.
-// Nothing for a number that is none: it may come from the memory of another process.
+// Each operation has a number, which is the same in every process of this build. at() returns null
+// for a number that has no operation, since numbers may come from the memory of other processes.
 constexpr const Operation* at(std::uint16_t index) { return index < kTable.size() ? &kTable[index] : nullptr; }
 constexpr std::uint16_t index_of(const Operation& op) { return static_cast<std::uint16_t>(&op - kTable.data()); }
 

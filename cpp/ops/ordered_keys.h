@@ -11,7 +11,7 @@
 
 namespace torch_ucc {
 
-// TicketQueue the bits of each element into a key, in place. NaN becomes the key that MIN or MAX
+// Replaces each element by its key, in place. A NaN gets the key that MIN (`nan_is_lowest`) or MAX
 // keeps.
 template <typename Integer, typename Float>
 void to_ordered_keys(Float* data, std::size_t count, bool nan_is_lowest) {
@@ -25,7 +25,7 @@ void to_ordered_keys(Float* data, std::size_t count, bool nan_is_lowest) {
   });
 }
 
-// The way back. Both keys of NaN become NaN.
+// Replaces each key by its element, in place. Both keys of NaN become NaN.
 template <typename Integer, typename Float>
 void from_ordered_keys(Float* data, std::size_t count) {
   std::transform(data, data + count, data, [](Float value) {

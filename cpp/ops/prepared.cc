@@ -39,7 +39,7 @@ void Prepared::shield(const Tensors& sources, const Tensors& destinations) {
 }
 
 void Prepared::isolate() {
-  std::vector<std::tuple<void*, at::Tensor, std::size_t>> landed;  // where to, from where, bytes
+  std::vector<std::tuple<void*, at::Tensor, std::size_t>> landed;  // destination, source, bytes
   const auto buffer_of = [this](std::size_t bytes) {
     const c10::InferenceMode below_autograd(true);
     return buffers.emplace_back(at::empty({static_cast<std::int64_t>(bytes)}, at::kByte));
@@ -115,10 +115,10 @@ at::Tensor copied_source(Held& held, const at::Tensor& tensor) {
 
 at::Tensor plain_source(Held& held, const at::Tensor& tensor) { return is_plain(tensor) ? tensor : copied_source(held, tensor); }
 
-// What malloc has kept it gives again without page faults, which would take most of the time of a
-// large operation.
+// Memory that malloc has kept causes no page faults when it is used again. Page faults would take
+// most of the time of a large operation.
 std::size_t share_of(std::size_t part, int ranks, const Settings& settings) {
-  constexpr std::size_t kLeast = 256 << 10;      // less takes longer than page faults do
+  constexpr std::size_t kLeast = 256 << 10;      // smaller shares take longer than page faults
   constexpr std::size_t kMostAtOnce = 16 << 20;  // of all ranks
   constexpr std::size_t kAligned = 4 << 10;
   const auto parts = static_cast<std::size_t>(ranks);

@@ -13,9 +13,9 @@ enum class Kind : unsigned char { boolean, integer, real, complex };
 struct TypeRow {
   ScalarType dtype;
   Kind kind;
-  ScalarType compute;          // what UCC reduces in place of it
+  ScalarType compute;          // the type that UCC reduces instead
   ucc_datatype_t datatype;     // of `compute`
-  ScalarType average_compute;  // the same for AVG
+  ScalarType average_compute;  // like `compute`, but for AVG
 };
 
 constexpr std::array<TypeRow, 21> kTypes{{

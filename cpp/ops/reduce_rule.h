@@ -1,8 +1,8 @@
-// The gate before UCC: which (dtype, reduce op) pairs are reduced, how, and which mean nothing.
+// Decides which (dtype, reduce op) pairs are reduced, and how.
 //
-// UCC finds out inside progress that it cannot reduce a pair, and then reports success with the
-// data untouched or never ends. So only pairs that it really reduces get past here; the rest is
-// computed in a type that it can, or refused.
+// UCC notices only during progress that it cannot reduce a pair. It then reports success with
+// untouched data, or never ends. So UCC gets only pairs that it really reduces. Other pairs are
+// computed in a type that UCC reduces, or are refused.
 #pragma once
 
 #include <ucc/api/ucc.h>
@@ -15,15 +15,15 @@
 namespace torch_ucc {
 
 struct ReduceRule {
-  at::ScalarType compute = at::ScalarType::Undefined;  // differs from the tensor's type: staged through a copy
+  at::ScalarType compute = at::ScalarType::Undefined;  // if it is not the tensor's type, the data is copied to it
   ucc_datatype_t datatype = UCC_DT_UINT8;
   ucc_reduction_op_t op = UCC_OP_SUM;
   bool divide = false;  // AVG: summed, then divided by the size of the group
   bool order = false;   // MIN and MAX of floats: compared as ordered integer keys, see ordered_keys.h
   bool scale = false;   // PREMUL_SUM: multiplied by the caller's factor, then summed
 
-  // Whether it can be computed in the memory of a device, too, by UCC and torch's own kernels
-  // there. The same on all ranks.
+  // Whether UCC and torch's own kernels can compute this rule in device memory, too. The same on
+  // all ranks.
   bool works_on_devices() const { return !order && !(divide && datatype == UCC_DT_UINT64); }
 };
 
@@ -31,7 +31,8 @@ struct ReduceRule {
 //
 //  bool           SUM and BOR and MAX: or; PRODUCT and BAND and MIN: and; BXOR: parity. No AVG
 //  integers       SUM and PRODUCT wrap; AVG: exact sum in 64 bits, then truncated towards zero
-//  float32, 64    SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM. No bitwise ops. MIN and MAX with a NaN are NaN
+//  float32, 64    SUM, PRODUCT, MIN, MAX, AVG, PREMUL_SUM. No bitwise ops. MIN and MAX with a NaN
+//                 are NaN
 //  float16, bfloat16, every float8: as float32, rounded once at the end
 //  complex        SUM, PRODUCT, AVG, PREMUL_SUM; no order, so no MIN and MAX
 std::optional<ReduceRule> reduce_rule(at::ScalarType dtype, c10d::ReduceOp::RedOpType op);

@@ -24,7 +24,8 @@ void divide_by(const at::Tensor& sum, int size) {
 void divide(const at::Tensor& sum, int size) {
   if (!sum.is_cpu()) {
     const c10::InferenceMode below_autograd(true);
-    const at::Tensor divisor = at::full({}, size, sum.options());  // by one of the host torch would multiply by its inverse
+    // A divisor on the host would make torch multiply by its inverse.
+    const at::Tensor divisor = at::full({}, size, sum.options());
     if (c10::isIntegralType(sum.scalar_type(), /*includeBool=*/false)) {
       sum.div_(divisor, "trunc");
     } else {
@@ -90,7 +91,7 @@ bool is_reducible(const at::Tensor& tensor, const ReduceRule& rule) {
   return rule.compute == tensor.scalar_type() && !rule.scale && !rule.order && is_plain(tensor);
 }
 
-// From values in the type that is reduced to what is reduced, in place.
+// Turns values of the computed type into what UCC reduces, in place.
 struct Encoder {
   ReduceRule rule;
   at::Scalar factor;
@@ -108,7 +109,7 @@ struct Encoder {
   }
 };
 
-// And back.
+// Turns what UCC has reduced into values again, in place.
 void decode(const at::Tensor& values, const ReduceRule& rule, int divisor) {
   if (rule.divide) {
     divide(values, divisor);
@@ -139,7 +140,8 @@ Staged staged(Prepared& prepared, const Call& call, const at::Tensor& tensor, co
   return {values, true};
 }
 
-// The same of several tensors, one after the other: their own memory if it is that already.
+// What is to be reduced of several tensors, one after the other: the caller's own memory if the
+// tensors lie like that, else a buffer that is loaded from them.
 Staged staged_together(Prepared& prepared, const Call& call, const Tensors& tensors, const c10d::ReduceOp& op,
                        const ReduceRule& rule) {
   const c10::InferenceMode below_autograd(true);
@@ -169,7 +171,7 @@ Staged staged_together(Prepared& prepared, const Call& call, const Tensors& tens
   return {values, true};
 }
 
-// In the memory of a device it goes whole: each piece would cost it several launches of kernels.
+// In device memory an operation is not cut, because each piece would cost several kernel launches.
 Pieces pieces_of(const at::Tensor& buffer, const Call& call, const Settings& settings) {
   Pieces pieces;
   pieces.total = static_cast<std::size_t>(buffer.numel());
@@ -181,7 +183,8 @@ Pieces pieces_of(const at::Tensor& buffer, const Call& call, const Settings& set
   return pieces;
 }
 
-// Brings what was reduced in `buffer` to `tensor`, which may be the same.
+// Returns a function that brings what was reduced in `buffer` to `tensor`, which may be the same;
+// null if there is nothing to do.
 std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer, const ReduceRule& rule, int divisor) {
   const bool in_place = buffer.is_same(tensor);
   if (in_place && !rule.divide) {
@@ -195,8 +198,8 @@ std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer,
   };
 }
 
-// Where the reduced part can be received: the output itself if it is of the right type and not part
-// of what is sent.
+// Where the reduced part is received: the output itself if it has the right type and shares no
+// memory with what is sent, else a new buffer.
 at::Tensor landing_of(const at::Tensor& output, const Tensors& sources, const ReduceRule& rule) {
   const c10::InferenceMode below_autograd(true);
   const bool direct = is_reducible(output, rule) && std::none_of(sources.begin(), sources.end(), [&](const at::Tensor& source) {
@@ -209,8 +212,8 @@ bool are_even(const std::vector<std::uint64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](std::uint64_t count) { return count == counts.front(); });
 }
 
-// Has UCC see what belongs to the operation, and bounce buffers in place of what belongs to the
-// caller. UCC works on the memory of a device itself.
+// Lets UCC work directly in buffers of the operation and in device memory, and in bounce buffers
+// instead of the caller's memory on the host.
 void share_out(Prepared& prepared, const Call& call, const Tensors& sources, const Tensors& destinations,
                bool are_sources_buffers, bool are_destinations_buffers) {
   for (const auto& [tensors, are_buffers] :
@@ -246,7 +249,8 @@ void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& out
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 
-// The same of parts of one size, wherever they lie, in pieces that have `share` bytes of each.
+// Reduces parts of one size, which may lie anywhere, in pieces that have `share` bytes of each
+// part. The result of this rank goes to `output`.
 void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::Tensor& output, const Tensors& parts,
                                std::size_t share, const ReduceRule& rule) {
   const at::Tensor mine = landing_of(output, parts, rule);
@@ -257,7 +261,7 @@ void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::T
   prepared.pieces.total = count;
   prepared.pieces.element_size = static_cast<std::size_t>(mine.element_size());
   prepared.pieces.count = share / prepared.pieces.element_size;
-  prepared.shield(parts, {mine});  // also what is the operation's: UCC is given the shares of a piece one after the other
+  prepared.shield(parts, {mine});  // also for the operation's buffers: the shares of a piece must lie one after the other
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 
@@ -266,7 +270,8 @@ std::size_t share_to_scatter(const at::Tensor& output, const Call& call, const R
   return call.device_memory ? 0 : share_of(part, call.group->size, settings);
 }
 
-// All of what is reduced in place: in a bounce buffer, or in a buffer of the operation.
+// Lets UCC reduce in place, in a bounce buffer or in a buffer of the operation. `is_written`: this
+// rank gets the result.
 void reduce_in_place(Prepared& prepared, const Call& call, const at::Tensor& tensor, const Staged& staged, bool is_written) {
   if (staged.is_buffer || call.device_memory) {
     Held::keep(prepared.buffers, staged.values);

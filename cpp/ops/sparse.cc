@@ -1,6 +1,6 @@
-// all_reduce of sparse tensors: everybody gets everybody's indices and values, and adds them up in
-// the order of the ranks. Those of a device on the host: the call waits for its stream, as it must
-// to know how many elements there are.
+// all_reduce of sparse tensors: each rank gets the indices and values of all ranks and adds them up
+// in the order of the ranks. Tensors on a device are reduced on the host: the call waits for the
+// device's stream, because it must know how many elements there are.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -14,7 +14,7 @@
 namespace torch_ucc {
 namespace {
 
-// What the ranks tell each other first. All but the number of elements must be equal.
+// What the ranks exchange first. Everything except the number of elements must be equal.
 struct Header {
   static constexpr std::size_t kMaxDims = 12;
 
@@ -57,7 +57,7 @@ struct SparseReduction {
     return messages;
   }
 
-  // Throws StatusError (invalid) if the ranks' tensors differ: every rank sees that alike.
+  // Throws StatusError (invalid) if the ranks' tensors differ. It then throws on every rank.
   std::vector<Message> exchange_elements() {
     const auto own = static_cast<std::size_t>(call.group->rank);
     for (std::size_t rank = 0; rank < headers.size(); ++rank) {
@@ -85,7 +85,8 @@ struct SparseReduction {
     return messages;
   }
 
-  // The copies are no inference tensors, which a caller could not use as others.
+  // The copies must not be inference tensors, because the caller could not use those like other
+  // tensors.
   void store() const {
     const at::Tensor result = sum();
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -137,7 +138,7 @@ Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c1
   header.sparse_dims = tensor.sparse_dim();
   header.dims = tensor.dim();
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), header.sizes.begin());
-  const auto copied = [](const at::Tensor& part) {  // a tensor that is coalesced already would lend its own
+  const auto copied = [](const at::Tensor& part) {  // coalesce() may return the caller's own memory
     return part.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
   };
   state->indices[own] = copied(mine._indices());

@@ -18,8 +18,8 @@
 
 namespace torch_ucc {
 
-// `Transport` is what carries it. Keeps the tensors of the caller alive until it ends, and its
-// buffers until it is dropped.
+// `Transport` (Collective, Messages or Local) moves the data. The operation keeps the caller's
+// tensors until let_go(), and its buffers until it is destroyed.
 template <typename Transport>
 class TensorOp final : public Transport {
  public:
@@ -30,7 +30,7 @@ class TensorOp final : public Transport {
         is_plain_(held.loads.empty() && !held.store),
         held_(std::move(held)) {}
 
-  // What is to be sent may have come only now, from a device.
+  // Fills the buffers here, since data from a device may have arrived only now.
   Status start(LoopToken& token) override {
     {
       const MemoryLease::Use use(this->lease());
@@ -53,12 +53,12 @@ class TensorOp final : public Transport {
     return {};
   }
 
-  // A member that has not called a collective before it ended has sent nothing of it.
+  // A member that ended before it called this collective has sent nothing for it.
   Op::Need need_of(const Loss& loss) const override {
     return !call_.is_message() && loss.last_called < call_.seq ? Op::Need::missing : Transport::need_of(loss);
   }
 
-  // Not what is read by functions of its own.
+  // Inputs cannot be detached if `loads` read them, or if `store` is to run.
   bool detach_inputs() override { return is_plain_ && Transport::detach_inputs(); }
   bool can_detach_inputs() const override { return is_plain_ && Transport::can_detach_inputs(); }
 
@@ -74,7 +74,7 @@ class TensorOp final : public Transport {
     if (after == Op::After::goes_on) {
       try {
         held_.fill();
-      } catch (const std::exception& error) {  // start() says so
+      } catch (const std::exception& error) {  // start() reports it
         held_.loads.emplace_back([why = std::string(error.what())] { throw std::runtime_error(why); });
       }
     }
@@ -86,10 +86,10 @@ class TensorOp final : public Transport {
   const bool is_plain_;
   Held held_;
 };
-// malloc keeps what is no larger at hand for the next one.
+// malloc keeps freed blocks up to this size for the next operation.
 static_assert(sizeof(TensorOp<Collective>) <= 1000);
 
-// Nothing to send: only to load and to store.
+// The transport of an operation that sends nothing, and only loads and stores.
 class Local : public Op {
  public:
   explicit Local(std::shared_ptr<UccTeam> team) : team_(std::move(team)) {}
@@ -108,8 +108,8 @@ class Local : public Op {
   const std::shared_ptr<UccTeam> team_;
 };
 
-// `channel` is that of the group of `team`. The sequence number of `call` must be final:
-// collectives tell their messages apart by it.
+// `channel` and `team` belong to the same group. The sequence number of `call` must be final,
+// because it is the tag of a collective's messages.
 inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared&& prepared, const std::shared_ptr<UccTeam>& team,
                                           const std::shared_ptr<Channel>& channel) {
   if (prepared.path == Path::collective) {

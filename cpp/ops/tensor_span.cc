@@ -102,12 +102,12 @@ bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
 
 namespace {
 
-// What takes longer through torch's dispatch than by itself; more bytes are better left to torch,
-// which has threads.
+// Up to this size, a copy takes less time than torch's dispatch. Torch copies larger tensors,
+// because it has threads.
 constexpr std::size_t kFewBytes = 64 << 10;
 
-// Whether `all`, which is plain, has the elements of `tensor` after the first `at`, byte for byte,
-// and they are few.
+// Whether the bytes of `tensor` can be copied from or to the elements of `all` after the first
+// `at`, and are few. `all` must be plain.
 bool are_few_and_alike(const at::Tensor& tensor, const at::Tensor& all, std::int64_t at) {
   const std::size_t bytes = bytes_of(tensor);
   return bytes != 0 && bytes <= kFewBytes && at + tensor.numel() <= all.numel() && tensor.is_cpu() && all.is_cpu() &&
