@@ -1,4 +1,4 @@
-// What the logger hears that a program registered with c10d (C10dLogger::registerLogger), if it
+// Reports to the logger that a program registered with c10d (C10dLogger::registerLogger), if it
 // did.
 #pragma once
 
@@ -9,8 +9,9 @@
 
 namespace torch_ucc {
 
-// That an operation failed, of the group with this number in the flight recorder. The names of the
-// fields are those that torch's own backends use. Any thread.
+// Reports that an operation failed. `group` is the number of its group in the flight recorder. The
+// fields have the names that torch's own backends use. Does nothing if there is no logger. Any
+// thread.
 void log_failure(std::uint32_t group, const Op& op, const Status& status);
 
 }  // namespace torch_ucc

@@ -40,8 +40,8 @@ Running& running() {
   return *instance;
 }
 
-// A job that throws is none of ours to end the process for: torch's future throws if its user has
-// set it already.
+// An exception of a job must not end the process. For example, torch's future throws if the user
+// has completed it already.
 void run_counted(const std::function<void()>& job) {
   {
     const std::lock_guard<std::mutex> lock(running().mutex);
@@ -74,7 +74,7 @@ void Delivery::run(std::function<void()> job) {
       std::thread(serve, state_).detach();
       ++state_->threads;
     } catch (const std::system_error&) {
-      if (state_->threads == 0) {  // the system has no thread left, and nobody else would run it
+      if (state_->threads == 0) {  // the system has no thread left, and no other thread would run it
         job = std::move(state_->jobs.back());
         state_->jobs.pop_back();
         lock.unlock();

@@ -1,4 +1,4 @@
-// Where code of the user runs: the callbacks behind a future.
+// Runs code of the user: the callbacks of futures.
 #pragma once
 
 #include <functional>
@@ -8,10 +8,9 @@
 
 namespace torch_ucc {
 
-// Runs jobs in threads of its own, never in one that makes progress: a callback may block, wait for
-// another operation or need the GIL. While all threads are busy another one is started, up to
-// kMaxThreads, so that a callback which waits for the future of a later operation does not hold up
-// that future.
+// Runs jobs in threads of its own, because a callback may block, wait for another operation or need
+// the GIL. While all threads are busy, a new job starts another thread, up to kMaxThreads. So a
+// callback that waits for the future of a later operation does not hold up that future.
 class Delivery {
  public:
   static constexpr std::size_t kMaxThreads = 16;
@@ -21,15 +20,18 @@ class Delivery {
   Delivery(const Delivery&) = delete;
   Delivery& operator=(const Delivery&) = delete;
 
-  // Non-blocking, any thread. After stop() the job runs in the calling thread.
+  // Queues a job and returns. Any thread. After stop(), or if the system cannot start the first
+  // thread, runs the job in the calling thread instead.
   void run(std::function<void()> job);
 
-  // Lets the jobs it has finish; false if some still ran at the deadline: they are left behind.
+  // Waits until the queued jobs have finished. Returns false if some still ran at the deadline;
+  // they are left behind.
   bool stop(Deadline deadline);
 
-  // Waits for the jobs of all deliveries of this process that are running, without a limit: as
-  // Python waits for its threads at exit, since one that needs the GIL after the interpreter has
-  // ended would end the process. Says so when it takes long. Throws what check_interrupt() throws.
+  // Waits until no delivery of this process runs a job, without a limit, as Python waits for its
+  // threads at exit. A job that needs the GIL after the interpreter has ended would end the
+  // process. Prints a warning after 5 seconds. Throws what check_interrupt() throws. Does nothing
+  // in a forked child.
   static void wait_for_running();
 
  private:

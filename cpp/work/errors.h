@@ -9,8 +9,8 @@
 
 namespace torch_ucc {
 
-// ValueError and NotImplementedError for calls that were wrong; DistBackendError, a RuntimeError,
-// for everything else.
+// Throws ValueError or NotImplementedError for a call that was wrong, and DistBackendError (a
+// RuntimeError) for everything else.
 [[noreturn]] inline void throw_for_user(const Status& status) {
   switch (status.code()) {
     case StatusCode::invalid:
@@ -30,7 +30,7 @@ inline std::exception_ptr exception_for_user(const Status& status) {
   }
 }
 
-// Runs `body`; what it throws as StatusError reaches the user as one of the above.
+// Runs `body` and turns a StatusError into one of the exceptions above.
 template <typename Body>
 auto for_user(Body&& body) -> decltype(body()) {
   try {

@@ -1,4 +1,4 @@
-// A place in the queue of a stream, of whatever kind the device is.
+// A place in the queue of a stream, on any kind of device.
 #pragma once
 
 #include "base/deadline.h"
@@ -10,24 +10,27 @@ class Fence {
  public:
   explicit Fence(const c10::Stream& stream) : stream_(stream), event_(stream.device_type()) {}
 
-  // Puts it behind all that is queued on its stream by now. Once; the other members may be called
-  // from any thread after that, or if it is never called.
+  // Puts the fence behind everything that is queued on its stream now. Called at most once. Other
+  // members may be called from any thread after raise(), or if raise() is never called.
   void raise() { event_.record(stream_); }
   bool raised() const { return event_.was_marked_for_recording(); }
 
-  // What is queued on `stream` from now on runs once the fence was passed. Does not block.
+  // Everything that is queued on `stream` from now on runs after the fence was passed. Does not
+  // block the calling thread.
   void block(const c10::Stream& stream) const { event_.block(stream); }
-  // The same for the stream that is the calling thread's current one on the fence's device.
+  // Calls block() for the calling thread's current stream on the fence's device.
   void block_current_stream() const { block(current_stream(stream_.device())); }
 
-  // Whether its stream has come by. One that was never raised holds nobody up.
+  // Whether the stream has reached the fence. True if the fence was never raised.
   bool passed() const { return event_.query(); }
-  // Sleeps until then; false if the deadline passed first. Throws what check_interrupt() does.
+  // Sleeps until the fence is passed. Returns false if the deadline passed first. Throws what
+  // check_interrupt() throws.
   bool wait(Deadline deadline) const;
 
   const c10::Stream& stream() const { return stream_; }
 
-  // What is queued on `later` from now on runs behind all that is queued on `earlier` by now.
+  // Everything that is queued on `later` from now on runs after everything that is queued on
+  // `earlier` now.
   static void order(const c10::Stream& earlier, const c10::Stream& later) {
     Fence fence(earlier);
     fence.raise();

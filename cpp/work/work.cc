@@ -21,8 +21,8 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   return devices;
 }
 
-// A sparse result was allocated on the stream that brought it, of which its memory would be used
-// anew though others still read.
+// A sparse result was allocated on the stream of the copies back. Its memory would be reused there
+// while other streams still read it.
 void use_on_current_stream(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_sparse() || tensor.device().is_cpu()) {
     return;
@@ -60,7 +60,7 @@ UccWork::Parts without_inputs(UccWork::Parts&& parts) {
 UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts&& parts)
     : Work(rank, parts.type, parts.title, shown(parts)), home_(std::move(home)), parts_(without_inputs(std::move(parts))) {
   if (!recordFunctionEndCallback_) {
-    return;  // nobody profiles
+    return;  // no profiler runs
   }
   if (parts_.op == nullptr) {
     recordFunctionEndCallback_();
@@ -71,12 +71,12 @@ UccWork::UccWork(std::shared_ptr<WorkHome> home, int rank, Parts&& parts)
 
 bool UccWork::isCompleted() {
   if (parts_.is_parents()) {
-    return true;  // with an exception: nobody need wait for it here
+    return true;  // exception() says why; a forked child cannot wait for it
   }
   if (parts_.ended() || home_->engine.settled(*parts_.op)) {
     return std::all_of(parts_.fences.begin(), parts_.fences.end(), [](const auto& fence) { return fence->passed(); });
   }
-  home_->engine.drive_in_background(*parts_.op);  // a caller who only ever asks must still see it end
+  home_->engine.drive_in_background(*parts_.op);  // a caller that only calls isCompleted() must see the end, too
   return false;
 }
 
@@ -151,7 +151,7 @@ void UccWork::Parts::post_and_drive(const WorkHome& home) const {
     home.engine.post_and_wait(op, Deadline(), check_interrupt);
   } catch (...) {
     op->take_back(Op::After::goes_on);
-    wait_for_fences();  // what its caller does next with the tensors comes behind the copies that are queued
+    wait_for_fences();  // the caller's next work on the tensors must come after the queued copies
     throw;
   }
   counters->waited(Clock::now() - start);
@@ -174,7 +174,7 @@ void UccWork::Parts::wait(const WorkHome& home, std::chrono::milliseconds timeou
     throw_timed_out(*op, timeout);
   }
   if (const Status& status = op->completion().status(); !status.ok()) {
-    wait_for_fences();  // copies that were queued before it failed
+    wait_for_fences();  // copies may have been queued before the operation failed
     trace::recorder().note_failure(home.group, status.message());
     log_failure(home.group, *op, status);
     trace::request_dump(trace::name(status.code()));
@@ -210,7 +210,7 @@ c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
       for (const auto& fence : fences) {
         streams.push_back(fence->stream());
       }
-      const c10::MultiStreamGuard behind_them(streams);  // whoever waits for the future waits for these
+      const c10::MultiStreamGuard behind_them(streams);  // a stream that waits for the future waits for these streams
       future->markCompleted(c10::IValue(outputs));
     } else {
       future->setError(exception_for_user(status));
