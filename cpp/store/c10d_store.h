@@ -1,4 +1,4 @@
-// c10d's Store as bootstrap's KvStore.
+// Adapts c10d's Store to KvStore of bootstrap.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace torch_ucc {
 
-// Whatever the store throws becomes a StatusError (transport). As thread safe as the store.
+// An exception of the store becomes a StatusError (transport), except an interrupt (see
+// base/interrupt.h), which is thrown on. As thread-safe as the store.
 class C10dStore final : public KvStore {
  public:
   explicit C10dStore(c10::intrusive_ptr<c10d::Store> store);
