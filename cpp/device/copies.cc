@@ -11,17 +11,17 @@
 namespace torch_ucc {
 namespace {
 
-// That a call queues each way, about: more take the time of its thread, and places in the device's
-// queue, which is not endless.
+// About how many copies a call queues in each direction. More copies would take time of the calling
+// thread, and places in the device's queue, which are limited.
 constexpr std::size_t kMostCopies = 64;
 
-// Its memory is not used for anything else before the stream has come this far, even if everybody
-// drops it.
+// Keeps the memory of `tensor` from being reused before the stream has come this far, even if
+// nothing holds the tensor any more.
 void keep_for(const c10::Stream& stream, const at::Tensor& tensor) {
   c10::impl::VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-// Of a plain tensor, of which the same bytes of its stand-in may be no whole elements.
+// A range of the bytes of a plain tensor. The range may end within an element.
 at::Tensor bytes_in(const at::Tensor& tensor, std::size_t first, std::size_t count) {
   return tensor.view({-1}).view(at::kByte).narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(count));
 }
@@ -65,9 +65,9 @@ void Copies::keep_for_the_way_back(const at::Tensor& tensor) const {
   }
 }
 
-// The stand-ins are what the network works on if nothing is loaded from them or stored to them;
-// none is empty if there are pieces. How the operation is cut is the same on all ranks; how the
-// copies are is this rank's own business.
+// Slices are possible only if the network works on the stand-ins themselves, so without loads and
+// store. If there are pieces, no stand-in is empty. All ranks cut the operation in the same way,
+// but each rank may cut its copies as it likes.
 void Copies::follow(Prepared& prepared) {
   Pieces& pieces = prepared.pieces;
   if (pieces.count == 0 || !prepared.loads.empty() || prepared.store) {
@@ -94,8 +94,8 @@ void Copies::follow(Prepared& prepared) {
   pieces.flow = this;
 }
 
-// Ranks' parts that lie one on the other are no matter: a piece is copied back to where it was
-// copied from.
+// Whether a piece is copied back to memory that another piece is copied from. Parts of ranks that
+// lie exactly on each other do no harm, because each piece is copied back to where it came from.
 bool Copies::overlaps_by(std::size_t part) const {
   const auto collide = [part](const Twin& written, const Twin& read) {
     const auto distance = static_cast<const char*>(source_of(written.tensor)) - static_cast<const char*>(source_of(read.tensor));
@@ -145,7 +145,7 @@ void Copies::begin(bool after_others) {
       arrived_[slice]->raise();
     }
   } catch (...) {
-    arrived_.back()->raise();  // what is queued already still writes to the blocks
+    arrived_.back()->raise();  // copies that are queued still write to the blocks
     throw;
   }
 }

@@ -1,5 +1,5 @@
-// Tensors on a device, by way of host memory: UCC and UCX see their stand-ins on the host, and an
-// address of a device only where Direct says so.
+// Copies between tensors on a device and their stand-ins in host memory. UCC and UCX work on the
+// stand-ins. They see addresses on a device only where Direct allows it.
 #pragma once
 
 #include <atomic>
@@ -21,66 +21,70 @@
 
 namespace torch_ucc {
 
-// The copies of one call, to and from its stand-ins. Keeps tensors and stand-ins alive.
+// The copies of one call, to and from its stand-ins. Keeps the tensors and the stand-ins alive.
 //
-// They go whole, or in slices, each of which is what one or a few pieces of the operation work on:
-// then the device copies the next slices to the host, and those back that have ended, while the
-// network has the ones between.
+// The copies are made whole or in slices. A slice is what one or a few pieces of the operation work
+// on. With slices, the device copies the next slices to the host and the finished slices back,
+// while the network works on the slices in between.
 class Copies final : public PieceFlow {
  public:
   Copies(c10::Device device, const Lane& lane);
-  // Gives the host memory back. Nothing but the device's copies may still use it: an operation that
-  // is given up after some of its pieces have ended keeps its copies for ever.
+  // Gives the host memory back to HostBlocks. Only copies that are queued on the device may still
+  // use it.
   ~Copies() override;
 
   struct Use {
     bool read = false;     // copied to the host in begin()
     bool written = false;  // copied back when its piece has ended, or in end()
   };
-  // Makes a stand-in: a plain tensor of the same shape that shares its memory with nothing.
+  // Makes a stand-in for `tensor`: a plain tensor of the same shape that shares its memory with
+  // nothing.
   at::Tensor add(const at::Tensor& tensor, Use use);
-  // The tensor that has this stand-in; itself, if it is none.
+  // The tensor that has the stand-in `host`, or `host` itself if it is not a stand-in.
   const at::Tensor& original_of(const at::Tensor& host) const {
     const auto it = by_host_.find(host.unsafeGetTensorImpl());
     return it == by_host_.end() ? host : twins_[it->second].tensor;
   }
 
-  // The network works on tensors of the device itself, which have no stand-in. The order of the
-  // streams is the same: begin(), arrived() and end() then have nothing to copy. The operation
-  // keeps them.
+  // For a call on tensors in device memory that have no stand-ins, because the network works on
+  // them. begin(), arrived() and end() keep the order of the streams, but have nothing to copy. The
+  // operation keeps these tensors alive.
   void leave_to(std::shared_ptr<Direct> direct) { direct_ = std::move(direct); }
-  // By whom the network is driven then; null if there are only stand-ins.
+  // What leave_to() was given; null if there are only stand-ins.
   Direct* direct() const { return direct_.get(); }
-  // The memory of a tensor is used on the stream of the copies back, too, by others than those.
+  // Says that other work than these copies uses the memory of `tensor` on the stream of the copies
+  // back. The memory is not reused before that work has ended.
   void keep_for_the_way_back(const at::Tensor& tensor) const;
-  // One of its streams.
+  // The stream of the copies to the host.
   const c10::Stream& stream() const { return arrived_.front()->stream(); }
 
-  // Has them go in slices with the pieces of the one operation that works on the stand-ins, if that
-  // can be. Before begin().
+  // Makes the copies in slices that follow the pieces of `prepared`, if possible. `prepared` must
+  // be the only operation on the stand-ins. Called before begin().
   void follow(Prepared& prepared);
   bool in_slices() const { return cut_.has_value(); }
 
-  // The copies to the host come behind all that the calling thread has queued on its current
-  // stream.
+  // Puts the copies to the host behind everything that the calling thread has queued on its current
+  // stream. Called before begin().
   void come_behind_caller();
-  // Queues them. Does not block. Any thread, once. `after_others`: also behind the copies back of
-  // operations that have ended.
+  // Queues the copies to the host. Does not block. Any thread, once. With `after_others`, they also
+  // come behind the copies back that earlier operations of the group have queued. Throws if the
+  // device fails.
   void begin(bool after_others = false);
-  // Whether the slice of a piece is there, and so all that was queued before begin(). In one slice
-  // it is that of every piece.
+  // Whether the slice of this piece is on the host, and thus everything that was queued before
+  // begin() has run. Without slices, the answer is the same for every piece. Returns ok, an error
+  // of the device, or nothing while the slice is not there.
   std::optional<Status> arrived(std::size_t piece) override;
-  // Whether the answer was no when it was last asked for. Any thread.
+  // Whether the last call of arrived() found that the slice was not there. Any thread.
   bool hold_up() const { return hold_up_.load(std::memory_order_relaxed); }
-  // Queues the copies back of the slice that ends with this piece.
+  // If this piece is the last of its slice, queues the copies back of the slice.
   Status ended(std::size_t piece) override;
   // Queues the copies back that are not queued yet. Does not block. Any thread, once.
   void end();
-  // No copy is queued from now on; done() comes behind those that are. Any thread. Not beside
-  // begin() or end(), and nothing if the device is broken.
+  // After stop(), no copy is queued. done() comes behind the copies that are queued already, unless
+  // the device is broken. Any thread, but not while another thread is in begin() or end().
   void stop() noexcept;
 
-  // Behind the copies back.
+  // The fence behind the copies back.
   const std::shared_ptr<Fence>& done() const { return done_; }
   c10::Device device() const { return device_; }
 
@@ -88,19 +92,20 @@ class Copies final : public PieceFlow {
   struct Twin {
     at::Tensor tensor;
     at::Tensor host;
-    at::Tensor block;  // whose memory the stand-in uses
+    at::Tensor block;  // the stand-in uses the memory of this block
     Use use;
   };
-  // A tensor is one or several ranks' parts, and a slice has its share of each part.
+  // How the copies are cut. A tensor holds the parts of one or several ranks, and a slice has a
+  // share of each part.
   struct Cut {
     std::size_t part;    // bytes
-    std::size_t share;   // bytes, of every slice but the last
-    std::size_t pieces;  // of every slice but the last
-    std::size_t last;    // piece
-    bool overlaps;       // what is written is read elsewhere, by another piece
+    std::size_t share;   // bytes that a slice has of each part; the last slice may have fewer
+    std::size_t pieces;  // in a slice; the last slice may have fewer
+    std::size_t last;    // the last piece
+    bool overlaps;       // a piece writes memory that another piece reads
   };
 
-  // Calls `copy(device, host)` for all that a slice has of a tensor.
+  // Calls `copy(device, host)` for each share that a slice has of a tensor.
   template <typename Copy>
   void each_of(const Twin& twin, std::size_t slice, const Copy& copy) const;
   void bring_back_next() TUCC_REQUIRES(back_mutex_);
@@ -112,9 +117,9 @@ class Copies final : public PieceFlow {
   std::vector<std::shared_ptr<Fence>> arrived_;  // by slice
   std::vector<Twin> twins_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_host_;
-  std::optional<Cut> cut_;                             // in one slice without
+  std::optional<Cut> cut_;                             // empty: one slice
   Mutex back_mutex_;                                   // a thread may stop the copies back while another queues them
-  std::size_t back_ TUCC_GUARDED_BY(back_mutex_) = 0;  // slices whose copies back are queued, or will not be
+  std::size_t back_ TUCC_GUARDED_BY(back_mutex_) = 0;  // how many slices have their copies back queued
   bool stopped_ TUCC_GUARDED_BY(back_mutex_) = false;
   std::atomic<bool> hold_up_{false};
   std::shared_ptr<Direct> direct_;

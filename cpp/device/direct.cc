@@ -37,9 +37,10 @@ void Direct::end(LoopToken& token) {
   --under_way_;
 }
 
-// A guard alone leaves a thread that never used its device without a context of the driver where
-// that device is the current one anyway, as the first is: what is queued there once makes one. A
-// device that cannot do that any more says so where the operation asks for its stream.
+// If the device is the current one already, as the first device is, the guard alone leaves a thread
+// that never used it without a driver context. So an event is recorded there once, which makes a
+// context. If the device cannot do that any more, the error appears where the operation asks for
+// its stream.
 Direct::OnDevice::OnDevice(LoopToken& token, const Direct& direct) noexcept {
   token.check();
   if (direct.under_way_ == 0) {
@@ -65,7 +66,7 @@ std::optional<c10::Device> Direct::use_current_device() {
     const c10::Device device = c10::impl::VirtualGuardImpl(*type).getDevice();
     Fence(Fence::current_stream(device)).raise();
     return device;
-  } catch (const std::exception&) {  // a torch that is built for a device of which there is none
+  } catch (const std::exception&) {  // torch was built for a kind of device that this host lacks
     return std::nullopt;
   }
 }

@@ -1,4 +1,4 @@
-// Tensors on devices in whose own memory UCX or UCC works: no stand-ins, and no copies.
+// Tensors in device memory that UCX or UCC uses directly, without stand-ins and copies.
 #pragma once
 
 #include <atomic>
@@ -14,29 +14,31 @@
 
 namespace torch_ucc {
 
-// What one of the libraries is told of the memory of devices, by their types as torch names them.
+// The memory types by which one library, UCC or UCX, knows the memory of devices. The keys are
+// torch's names of the device types.
 template <typename Type>
 class MemoryTypes {
  public:
   struct Entry {
-    std::optional<Type> type;  // without one the library must not see an address of it
+    std::optional<Type> type;  // empty: the library must not see addresses in this memory
     std::string why_not{};
   };
   using Entries = std::map<std::string, Entry>;
 
-  // Of no device. The texts are for people: which operations, the setting that asks for it, the
-  // library.
+  // Starts without any device. The texts are for a warning: the operations, the setting that asks
+  // for device memory, and the library.
   MemoryTypes(const char* operations, const char* setting, const char* library)
       : operations_(operations), setting_(setting), library_(library) {}
 
-  // Wanted, and so much can be had. Before the first operation.
+  // Says that the user wants device memory to be used, and which types are possible. Called before
+  // the first operation.
   void set(Entries entries) {
     entries_ = std::move(entries);
     wanted_ = true;
   }
 
-  // Of the memory of this device; nothing where it goes by way of the host. Says so once, where it
-  // was wanted and cannot be. Any thread.
+  // The type of the memory of `device`; nothing if its tensors go through host memory. Warns once
+  // if the user wanted device memory and it is not possible. Any thread.
   std::optional<Type> of(c10::Device device);
 
  private:
@@ -48,23 +50,25 @@ class MemoryTypes {
   std::atomic<bool> warned_{false};
 };
 
-// Of which devices, and which of them the libraries are at work on. Of one context.
+// The devices whose memory UCX and UCC may use directly, and the device that they are using now.
+// One object for each context.
 class Direct {
  public:
   MemoryTypes<ucs_memory_type_t> messages{"messages", "TORCH_UCC_DEVICE_P2P=direct", "UCX"};
   MemoryTypes<ucc_memory_type_t> collectives{"collectives", "TORCH_UCC_DEVICE_COLLECTIVES=native", "UCC"};
-  // On which UCC started, and so the only one of which collectives are native.
+  // The current device when UCC started. UCC works only in the memory of this device.
   std::optional<c10::Device> device_of_collectives{};
 
-  // Of an operation, which the engine may give up in between: then the libraries may be at work for
-  // ever. `stream`: any of its device.
+  // Called when an operation in device memory begins and when it ends. If the engine gives the
+  // operation up, end() is not called, since the libraries may use the memory for ever. `stream` is
+  // any stream of the device.
   void begin(LoopToken& token, const c10::Stream& stream);
   void end(LoopToken& token);
 
-  // While it lives, the device that they are at work on is the current one of this thread; that
-  // whose operation began last, of several. Does nothing while they are at work on none. Not every
-  // UCX finds the context of the memory by itself: some copy in that which is current where they
-  // are driven; and UCC keeps its streams by that context.
+  // While an OnDevice lives, the device that the libraries use is the current device of this
+  // thread. If they use several, the current device is that of the operation that began last. Does
+  // nothing if they use none. Some versions of UCX need this, because they copy in the driver
+  // context that is current in the thread that drives. UCC keeps its streams by that context.
   class OnDevice {
    public:
     OnDevice(LoopToken& token, const Direct& direct) noexcept;
@@ -73,12 +77,12 @@ class Direct {
     c10::OptionalDeviceGuard guard_;
   };
 
-  // The calling thread's current device, which is in use from now on as after a first tensor there;
-  // nothing where torch has none.
+  // Returns the current device of the calling thread and starts to use it, as a first tensor there
+  // would. Returns nothing if torch has no device.
   static std::optional<c10::Device> use_current_device();
 
  private:
-  // Of whoever has the baton.
+  // Used with the baton.
   std::size_t under_way_ = 0;
   std::optional<c10::Stream> latest_;
 };

@@ -7,7 +7,7 @@
 namespace torch_ucc {
 namespace {
 
-// Sizes that occur: eight between one power of two and the next, so that blocks fit again.
+// Rounds up to one of eight sizes between a power of two and the next, so that blocks fit again.
 std::size_t rounded(std::size_t bytes) {
   std::size_t step = 512;
   while (step * 16 <= bytes) {
@@ -65,7 +65,7 @@ at::Tensor HostBlocks::make(std::size_t bytes) const {
   at::Allocator* pinned = nullptr;
   try {
     pinned = at::globalContext().getPinnedMemoryAllocator(type_);
-  } catch (const c10::Error&) {  // it has none: copies are then as asynchronous as the device makes them
+  } catch (const c10::Error&) {  // no pinned memory: the device decides how asynchronous copies are
     return at::empty({size}, at::kByte);
   }
   return at::Tensor(

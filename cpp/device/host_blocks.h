@@ -11,18 +11,21 @@
 
 namespace torch_ucc {
 
-// Pinned where the device offers that. Of one type of device; any thread.
+// A pool of blocks for one type of device. The blocks are pinned if the device offers that. Any
+// thread.
 class HostBlocks {
  public:
-  // What is not in use is kept up to this many bytes in all.
+  // If idle blocks have more bytes than this in all, a take() that finds no fitting block frees
+  // some.
   static constexpr std::size_t kKept = std::size_t{512} << 20;
 
-  // The one of this process, never destroyed: devices may still copy when the process ends.
+  // The pool of this process for a type of device. It is never destroyed, because devices may still
+  // copy when the process ends.
   static HostBlocks& of(c10::DeviceType type);
 
-  // A tensor of at least so many bytes, whose memory no copy uses any more.
+  // Returns a tensor of at least `bytes` bytes. No copy uses its memory any more.
   at::Tensor take(std::size_t bytes);
-  // Gives one back; it may still be in use up to the fence.
+  // Gives a block back. Copies may still use it until `used_until` is passed.
   void give(at::Tensor block, std::shared_ptr<const Fence> used_until);
 
  private:
@@ -35,7 +38,7 @@ class HostBlocks {
   at::Tensor make(std::size_t bytes) const;
 
   const c10::DeviceType type_;
-  Mutex mutex_;  // callers take, whoever ends an operation gives
+  Mutex mutex_;  // callers take blocks; threads that end operations give them back
   std::vector<Idle> idle_ TUCC_GUARDED_BY(mutex_);
   std::size_t kept_ TUCC_GUARDED_BY(mutex_) = 0;  // bytes of idle_
 };

@@ -8,8 +8,8 @@
 
 namespace torch_ucc {
 
-// Of one device: two, so that a result need not wait for the work that the next operation comes
-// behind.
+// The two streams of a group on one device. The copy of a result thus need not wait for work of the
+// caller that the next operation waits for.
 struct Lane {
   explicit Lane(c10::Device device) : from_device(stream_of(device)), to_device(stream_of(device)) {}
 
@@ -22,7 +22,7 @@ struct Lane {
   }
 };
 
-// One for each device that the group has seen. Any thread.
+// The lanes of a group, one for each device that the group has used. Any thread.
 class Lanes {
  public:
   const Lane& of(c10::Device device) {

@@ -1,12 +1,13 @@
-// Copies and kernels of our own, for whatever thread they are queued in.
+// Hides our own copies and kernels from tools that observe the calls of a thread.
 #pragma once
 
 #include "compat/torch_compat.h"
 
 namespace torch_ucc {
 
-// While it lives, what this thread queues is no business of whoever records or replaces the calls
-// of torch in it: it may be another's, and hold the baton.
+// While an OutOfSight lives, the torch calls of this thread are hidden from autograd and from
+// Python modes, which record or replace calls. The thread may be another caller's, and may hold the
+// baton.
 class OutOfSight {
   const c10::InferenceMode below_autograd_{true};
   const c10::impl::ExcludeDispatchKeyGuard below_python_{

@@ -58,7 +58,7 @@ Op::State StagedOp::poll(LoopToken& token) {
   if (state == State::ended) {
     status_ = inner().transport_status();
     if (direct() != nullptr && status_.code() != StatusCode::transport) {
-      direct()->end(token);  // else the libraries may be at work still
+      direct()->end(token);  // after an error of the transport, the libraries may still use the memory
     }
   }
   return state;
@@ -92,8 +92,8 @@ bool StagedOp::has_arrived() {
   return arrived_;
 }
 
-// Its tensors now hold what it sends. A later operation that writes to them waits until this
-// function has made the copy (EffectOrder::before()).
+// The tensors of this operation now hold what it sends. A later operation that writes to them waits
+// until this function has made the copy (EffectOrder::before()).
 void StagedOp::follow() {
   const MutexLock lock(mutex_);
   if (follows_others_ && is_taken_back_ && reads_) {
@@ -126,7 +126,8 @@ bool StagedOp::detach_inputs() {
   return OpDecorator::detach_inputs();
 }
 
-// Later ones need not wait for the end of this one, nor if it cannot begin.
+// Passes the turn on before it starts the operation: later operations do not wait for the end of
+// this one, and they may begin even if this one cannot.
 Status StagedOp::begin(LoopToken& token) {
   begun_ = true;
   count_begun();
@@ -136,7 +137,7 @@ Status StagedOp::begin(LoopToken& token) {
   }
   {
     const MutexLock lock(mutex_);
-    if (is_taken_back_) {  // UCX or UCC would take what the caller has there now
+    if (is_taken_back_) {  // UCX or UCC would send what the caller has written there since
       return Status(StatusCode::transport, kLeft);
     }
   }
@@ -164,7 +165,7 @@ void StagedOp::announce() const {
 }
 
 bool StagedOp::is_announced() const {
-  const bool is_there = copies_ == nullptr || !copies_->in_slices();  // nobody rings when a slice arrives
+  const bool is_there = copies_ == nullptr || !copies_->in_slices();  // no bell rings when a slice arrives
   return begun_.load(std::memory_order_relaxed) && is_there && inner().is_announced();
 }
 
@@ -174,9 +175,9 @@ void StagedOp::cancel(LoopToken& token) {
   }
 }
 
-// Stand-ins belong to the operation: one that goes on sends what comes to them from the device.
-// What the network works on in the device's own memory nobody can copy here, so nothing more of it
-// is posted.
+// Stand-ins belong to the operation, so an operation that goes on still sends what arrives there
+// from the device. Device memory cannot be copied here, so an operation on device memory posts
+// nothing more.
 void StagedOp::on_taken_back(After after) noexcept {
   const MutexLock lock(mutex_);
   is_taken_back_ = true;

@@ -1,7 +1,7 @@
-// An operation that cannot begin at once: its data has still to come from a device to stand-ins on
-// the host, or an earlier operation has to end first. It brings back what the stand-ins hold at its
-// end that its pieces have not brought back before. One on tensors of the device itself begins at
-// the same place of its stream, and posts everything when it begins.
+// An operation that cannot begin at once: its data must first arrive from a device in stand-ins on
+// the host, or an earlier operation must end first. At its end, it copies back to the device what
+// its pieces have not copied back before. An operation on device memory begins when its stream has
+// reached the call, and then posts everything.
 #pragma once
 
 #include <atomic>
@@ -23,14 +23,15 @@ namespace torch_ucc {
 // keep their own order in the same way. Messages and collectives do not wait for each other.
 class StagedOp final : public OpDecorator {
  public:
-  // The order in which the collectives of a group begin, or its messages.
+  // The order in which the collectives of a group begin. The messages of a group have a Line of
+  // their own.
   struct Line {
     std::shared_ptr<TicketQueue> tickets = std::make_shared<TicketQueue>();
-    std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);  // how many have not begun
+    std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);  // how many operations have not begun
   };
 
-  // `copies` may be null. If `after` is empty, they have begun. `reads`: whether the operation
-  // sends data of its caller.
+  // `copies` may be null. If `after` is empty, begin() of the copies was called already. `reads`
+  // says whether the operation sends data of its caller.
   StagedOp(std::shared_ptr<Op> op, std::shared_ptr<Copies> copies, const Line& line, EffectOrder::Earlier after, bool reads);
   ~StagedOp() override;
 
@@ -62,14 +63,14 @@ class StagedOp final : public OpDecorator {
 
   const std::shared_ptr<Copies> copies_;
   const std::shared_ptr<TicketQueue> tickets_;
-  std::shared_ptr<std::atomic<int>> waiting_;  // until it has begun
-  EffectOrder::Earlier after_;                 // those that may not have ended
+  std::shared_ptr<std::atomic<int>> waiting_;  // null once the operation has begun
+  EffectOrder::Earlier after_;                 // earlier operations that may not have ended
   const bool follows_others_;
   const bool reads_;
-  std::string first_of_these_;  // for the report of a timeout
+  std::string first_of_these_;  // describes the first of `after`, for the report of a timeout
   std::uint64_t ticket_ = 0;
-  Mutex mutex_;                            // threads may take inputs away while those before it end
-  std::atomic<bool> has_followed_{false};  // those before it have ended
+  Mutex mutex_;                            // a thread may detach inputs while another sees earlier operations end
+  std::atomic<bool> has_followed_{false};  // the earlier operations have ended
   bool detach_when_followed_ TUCC_GUARDED_BY(mutex_) = false;
   bool is_taken_back_ TUCC_GUARDED_BY(mutex_) = false;
   std::atomic<bool> arrived_{false};

@@ -28,7 +28,7 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
     }
   }
   if (needed) {
-    if (all.size() == 1) {  // of several nothing says which stand-in is whose
+    if (all.size() == 1) {  // of several operations, nothing says which stand-in belongs to which
       copies_->follow(*all.front());
     }
     copies_->come_behind_caller();
@@ -36,9 +36,9 @@ std::shared_ptr<Copies> Staging::begin(c10::ArrayRef<Prepared*> all) {
   return needed ? copies_ : nullptr;
 }
 
-// What brings data to the buffers goes behind the work that made it, what brings the result from
-// there behind the network. The operation keeps the buffers and the caller's tensors only until
-// what uses them on the other stream is queued.
+// Queues the loads behind the work that made the data, and the store behind the network. The
+// operation keeps the buffers and the caller's tensors only until the store is queued on the other
+// stream, so their memory is kept for that stream.
 void Staging::queue_on_device(Prepared& prepared) {
   {
     const OutOfSight out_of_sight;
@@ -70,7 +70,7 @@ std::function<void()> Staging::on_the_way_back(std::function<void()> store) cons
 
 at::Tensor& Staging::on_host(at::Tensor& tensor, Copies::Use use) {
   if (!tensor.defined()) {
-    return tensor;  // refused where its name is known
+    return tensor;  // the function that knows its name refuses it
   }
   belongs_to(tensor.device());
   if (copies_ == nullptr) {

@@ -16,26 +16,27 @@
 
 namespace torch_ucc {
 
-// The arguments of a call on their way to the functions of ops/prepared.h: those on the host go
-// through as they are, those on a device are replaced by stand-ins, unless UCX or UCC may have them
-// as they are. Refuses what no stand-in can be made for. Lives as long as the call.
+// Prepares the arguments of a call for the functions of ops/prepared.h. Tensors on the host pass
+// unchanged. Tensors on a device are replaced by stand-ins, unless UCX or UCC may use them
+// directly. Refuses a tensor that can have no stand-in. Lives as long as the call.
 class Staging {
  public:
   Staging(const Call& call, Lanes& lanes) : Staging(call, lanes, nullptr) {}
-  // Of a call with one tensor, which goes through as it is where it is plain, not empty and of a
+  // For a message with one tensor. The tensor passes unchanged if it is plain, not empty, and on a
   // device whose memory UCX takes.
   static Staging of_message(const Call& call, Lanes& lanes, const std::shared_ptr<Direct>& direct) {
     return {call, lanes, &direct};
   }
-  // Its tensors go through as they are where UCC works in the memory of their device, which is
-  // decided here and written in the call: the same on all ranks. `tensors`: those, or some of them.
+  // For a collective. Its tensors pass unchanged if UCC works in the memory of their device. This
+  // is decided here, with the same result on all ranks, and written to the call. `tensors` are all
+  // tensors of the call, or some of them.
   static Staging of_collective(Call& call, at::TensorList tensors, Lanes& lanes, const std::shared_ptr<Direct>& direct) {
     call.device_memory = native_memory(call, tensors, *direct);
     return {call, lanes, &direct};
   }
 
-  // What the call reads, writes without looking at it, or both. A tensor, a list of them or a list
-  // of lists.
+  // Return what to use instead of an argument that the call reads, writes without reading it, or
+  // both. An argument is a tensor, a list of tensors or a list of lists.
   template <typename Argument>
   Argument& read(Argument& argument) {
     return on_host(argument, {.read = true, .written = false});
@@ -48,24 +49,28 @@ class Staging {
   Argument& updated(Argument& argument) {
     return on_host(argument, {.read = true, .written = true});
   }
-  // The call has no tensor, and comes behind what is queued on this device.
+  // Puts the call behind what is queued on this device, though it passes no tensor through this
+  // object.
   void behind(c10::Device device) { belongs_to(device); }
 
-  // Has what brings a result to the device by itself do so where copies back are queued.
+  // Returns `store` so that it runs on the stream of the copies back. For a `store` that itself
+  // copies the result to the device.
   std::function<void()> on_the_way_back(std::function<void()> store) const;
 
-  // Of the tensor that went through from a device, if one did.
+  // UCX's type of the memory of a device tensor that passed unchanged, if one did.
   std::optional<ucs_memory_type_t> memory() const { return memory_; }
 
-  // Once the call was found to be right: the copies to the host come behind what the caller has
-  // queued so far, and can begin. The inputs and outputs of `prepared`, which is all that the call
-  // is made of, become the caller's own tensors again. Null if no device has to do with the call.
+  // Called once the call is known to be right. Puts the copies to the host behind what the caller
+  // has queued so far, and returns them ready for Copies::begin(). `prepared` are all operations of
+  // the call; their inputs and outputs become the caller's own tensors again. Returns null if no
+  // device is involved.
   std::shared_ptr<Copies> begin(c10::ArrayRef<Prepared*> prepared);
 
  private:
   Staging(const Call& call, Lanes& lanes, const std::shared_ptr<Direct>* direct) : call_(call), lanes_(lanes), direct_(direct) {}
 
-  // Nothing: UCC works in memory of the host.
+  // UCC's type of the device memory that it works in; nothing if it works in host memory. Refuses
+  // tensors on another device than that on which UCC started.
   static std::optional<ucc_memory_type_t> native_memory(const Call& call, at::TensorList tensors, Direct& direct);
   at::Tensor& on_host(at::Tensor& tensor, Copies::Use use);
   Tensors& on_host(Tensors& tensors, Copies::Use use);
@@ -74,17 +79,18 @@ class Staging {
   // Whether UCC works on the tensors themselves.
   bool is_native() const { return copies_ != nullptr && call_.device_memory.has_value(); }
   void queue_on_device(Prepared& prepared);
-  // Refuses a second device, the host included.
+  // Records the device of a tensor. Refuses a second device; the host counts as one. Refuses a
+  // device whose current stream is being captured into a graph.
   void belongs_to(c10::Device device);
 
   const Call& call_;
   Lanes& lanes_;
-  const std::shared_ptr<Direct>* const direct_;  // null: staged in any case
+  const std::shared_ptr<Direct>* const direct_;  // null: always use stand-ins
   std::optional<ucs_memory_type_t> memory_;
   std::optional<c10::Device> device_;  // of all tensors so far
-  std::shared_ptr<Copies> copies_;     // null while that is the host
+  std::shared_ptr<Copies> copies_;     // null while all tensors are on the host
 
-  // Where the stand-ins live that were handed out; deques, for they must not move.
+  // The stand-ins that were handed out. Deques, because the stand-ins must not move.
   struct HandedOut {
     std::deque<at::Tensor> tensors;
     std::deque<Tensors> lists;
