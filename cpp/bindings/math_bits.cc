@@ -1,10 +1,10 @@
-// Tensors that are negated or conjugated only in name, as z.conj().imag is: torch keeps a bit
-// instead of new values.
+// Tensors for which torch keeps a bit that says "negated" or "conjugated" instead of new values,
+// such as z.conj().imag.
 //
 // Torch's dispatcher replaces such a tensor by a copy with plain values before a backend sees it. A
 // result that is written to the copy never reaches the caller. So a call of a ucc group that would
-// write one is refused here, before the copy is made; one that only reads it goes on with the copy.
-// Calls of other backends go on as torch has it.
+// write such a tensor is refused here, before the copy is made. A call that only reads the tensor
+// goes on with the copy. Calls of other backends are not changed.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -41,7 +41,7 @@ class BoxedCall {
   BoxedCall(const c10::OperatorHandle& op, torch::jit::Stack& stack)
       : schema_(op.schema()), arguments_(stack.data() + stack.size() - schema_.arguments().size()) {}
 
-  // The first argument is what is written, but for the rank that only sends it.
+  // Whether the call writes its first argument. A rank that only sends it does not.
   bool writes_first() const {
     const std::int64_t root = named("root_rank", -1);
     if (schema_.name() == "c10d::broadcast_") {

@@ -36,8 +36,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Python sees signals in its main thread only, and raises there what its handlers raise,
-// KeyboardInterrupt mostly.
+// Throws what Python's signal handlers raise, mostly KeyboardInterrupt. Python runs them only in
+// its main thread.
 void raise_python_signals() {
   thread_local const bool main = ::getpid() == ::gettid();
   if (!main || Py_IsInitialized() == 0) {
@@ -49,7 +49,8 @@ void raise_python_signals() {
   }
 }
 
-// KeyboardInterrupt or SystemExit, which are no failures of the code that they leave.
+// Whether the error is KeyboardInterrupt or SystemExit, which are not failures of the code that
+// raises them.
 bool is_python_interrupt(const std::exception& error) {
   const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
   if (raised == nullptr) {
@@ -72,7 +73,7 @@ c10::intrusive_ptr<UccBackend> create_backend(const Place& place, const Settings
   return for_user([&] { return c10::make_intrusive<UccBackend>(place, settings); });
 }
 
-// What `function` returns, made without the GIL.
+// Calls `function` without the GIL and returns its result.
 template <typename Function>
 std::vector<py::bytes> exchanged(Function&& function) {
   std::vector<std::string> values;
@@ -223,7 +224,7 @@ void bind_trace(py::module_& module) {
   c10d::control_plane::registerHandler("torch_ucc_dump", [](const auto&, auto& response) {
     response.setContent(trace::to_json(trace::recorder(), "debug server"), "application/json");
   });
-  // Handlers outlive the interpreter: none may hold an object of it.
+  // Handlers outlive the interpreter, so no handler may hold a Python object.
   c10d::control_plane::registerHandler("torch_ucc_metrics", [](const auto&, auto& response) {
     const py::gil_scoped_acquire gil;
     const py::module_ metrics = py::module_::import("torch_ucc.tracing.metrics");
@@ -264,7 +265,7 @@ PYBIND11_MODULE(_core, module) {
         std::vector<std::string> names;
         names.reserve(torch_ucc::operation::kTable.size());
         for (const torch_ucc::Operation& operation : torch_ucc::operation::kTable) {
-          if (&operation != &torch_ucc::operation::kCoalesced) {  // not one that is called
+          if (&operation != &torch_ucc::operation::kCoalesced) {  // which users do not call
             names.emplace_back(operation.name);
           }
         }

@@ -28,7 +28,7 @@ std::string thread_text() {
   return std::string("thread ") + name.data();
 }
 
-// With the GIL.
+// Called with the GIL.
 std::string frames_text() {
   std::string text;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());

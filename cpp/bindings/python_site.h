@@ -5,9 +5,9 @@
 
 namespace torch_ucc {
 
-// Of the calling thread: its Python frames, or what it is called if it has none. The number that
-// the flight recorder gave the text: "file:line function", one line a frame, innermost first. Takes
-// the GIL.
+// Records the Python frames of the calling thread, or the name of the thread if it has none.
+// Returns the number that the flight recorder gave to this text; 0 without an interpreter. The text
+// has a line "file:line function" for each frame, innermost first. Takes the GIL.
 std::uint32_t python_site();
 
 }  // namespace torch_ucc
