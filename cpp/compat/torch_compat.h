@@ -38,7 +38,7 @@ using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;
 using PreMulSumSupplement = c10d::PreMulSumSupplement;
 #endif
 
-// Torch 2.11 has no name of its own for it.
+// The OpType of reduce_scatter_tensor_coalesced. Torch 2.11 has none, so it is COALESCED there.
 template <typename Type>
 consteval Type reduce_scatter_tensor_coalesced() {
   if constexpr (requires { Type::REDUCE_SCATTER_TENSOR_COALESCED; }) {
@@ -49,8 +49,8 @@ consteval Type reduce_scatter_tensor_coalesced() {
 }
 inline constexpr c10d::OpType kReduceScatterTensorCoalescedType = reduce_scatter_tensor_coalesced<c10d::OpType>();
 
-// Whether what is queued on the stream is recorded into a graph instead of run. Torch 2.11 does not
-// tell.
+// Whether the stream is being captured: its work is recorded into a graph instead of run. Torch
+// 2.11 cannot tell, so this is false there.
 #if TUCC_TORCH_RELEASE < 212
 inline bool is_capturing(const c10::Stream& /*stream*/) { return false; }
 #else
