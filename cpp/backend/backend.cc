@@ -90,8 +90,8 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> stor
                                                        "' has the options of UCC and UCX that the group has: for others use "
                                                        "new_group()"));
   }
-  const bool timed = opts && opts->timeout != c10d::kUnsetTimeout;  // or options that set something else
-  // Of a whole world that is shrunk, torch numbers the processes that are left anew.
+  const bool timed = opts && opts->timeout != c10d::kUnsetTimeout;  // unset if the options only set something else
+  // If a whole world is shrunk, torch numbers the remaining processes anew.
   const bool is_new_world = apart && spec_.global_ranks.size() == spec_.world->size;
   GroupSpec part{std::move(store),
                  name,
@@ -154,7 +154,7 @@ void UccBackend::abort() {
   close(milliseconds(0));
 }
 
-// In a forked child there is nothing to close: what it has is its parent's.
+// A forked child has nothing to close: everything belongs to its parent.
 void UccBackend::close(milliseconds drain) {
   if (!closed_.exchange(true, std::memory_order_acq_rel) && !in_forked_child()) {
     context_->leave(membership_.team, info_->name, drain);

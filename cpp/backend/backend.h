@@ -1,4 +1,4 @@
-// The object c10d talks to: one per process group and process.
+// The object that c10d calls: one for each process group and process.
 #pragma once
 
 #include <array>
@@ -27,16 +27,17 @@
 
 namespace torch_ucc {
 
-// Collectives of one group must be called in the same order on all its ranks; different groups are
-// independent. Each may be called from any thread, never blocks on a peer, and throws before
-// anything is sent if the call is wrong.
+// All ranks of a group must call its collectives in the same order. Different groups are
+// independent. Any thread may call. A wrong call throws before anything is sent. An asynchronous
+// call does not wait for its own operation; a synchronous call (asyncOp false) may wait until its
+// operation has ended.
 class UccBackend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Options = torch_ucc::Options;
 
-  // At a place found with these settings. Blocks until the other members create theirs, at most for
-  // the timeout of the group; throws StatusError.
+  // Creates the group at `place`, which was found with these settings. Blocks until the other
+  // members create theirs, at most for the timeout of the group. Throws StatusError.
   UccBackend(const Place& place, const Settings& settings);
   // Closes nothing: a destructor must not wait for peers. See shutdown().
   ~UccBackend() override = default;
@@ -62,26 +63,28 @@ class UccBackend final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
-  // Blocks. Over the store, whatever state the group is in.
+  // Blocks until all ranks have called it, and throws if they do not within the timeout. Uses only
+  // the store, so it also works after an operation of the group has failed.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  // Calls of this thread between the two start together at the end, and are complete together: one
-  // Work stands for all.
+  // The calls that a thread makes between startCoalescing() and endCoalescing() start together at
+  // the end. One Work stands for all of them and completes when all have ended.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
-  // After an exception between the two: nothing of what this thread called is sent. Nothing if
-  // there is no coalescing.
+  // For an exception between startCoalescing() and endCoalescing(): drops the calls of this thread,
+  // and nothing of them is sent. Does nothing if there is no coalescing.
   void dropCoalescing(const std::string& why);
 
-  // A new group of some of our ranks, on the same context; null where this rank is none of them.
-  // Nobody else is involved.
+  // Creates a group of some ranks of this group. Returns null if this rank is not among them. Only
+  // the members of the new group are involved. It normally shares the context of this group.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
-  // A new group of all our ranks but some, which take no part and may be gone. With a flag what is
-  // in flight here is given up first.
+  // Creates a group of all ranks of this group except some, on a context of its own. The ranks that
+  // are left out take no part and may have ended. If `shrink_flags` is not 0, operations in flight
+  // in this group are given up first.
   bool supportsShrinking() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
                                            const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
@@ -94,23 +97,23 @@ class UccBackend final : public c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return seq_.load(); }
   c10d::ErrorType getError() override;
 
-  // Every operation is timed: see UccWork::getDuration().
+  // Does nothing, since every operation is timed: see UccWork::getDuration().
   void enableCollectivesTiming() override {}
-  // Once, before the first operation. The hook runs where callbacks of futures do, after each
-  // operation, however it ended.
+  // Called once, before the first operation. The hook runs on a thread of Delivery after each
+  // operation, however the operation ended.
   void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
-  // Blocks until every operation has ended and the hook has run for it, at most for the timeout of
-  // the group, then throws.
+  // Blocks until every operation has ended and the hook has run for it. Throws when the timeout of
+  // the group passes before.
   void waitForPendingWorks() override;
 
-  // Both end the group for good, and a second call does nothing. shutdown() lets what is in flight
-  // finish and closes with the other ranks, abort() gives it up. Bounded by Settings::close_timeout
-  // and two seconds.
+  // End the group for good; a second call does nothing. shutdown() waits for the operations in
+  // flight and closes together with the other ranks. abort() gives the operations up. Both return
+  // within Settings::close_timeout and two seconds.
   void shutdown() override;
   void abort() override;
 
   const std::shared_ptr<CommContext>& context() const { return context_; }
-  // By operation::index_of.
+  // Indexed by operation::index_of().
   const std::array<trace::CountersByRoute, WorkHome::kOperations>& counters() const { return home_->counters; }
   std::uint32_t number() const { return home_->group; }  // in the flight recorder
 
@@ -127,11 +130,11 @@ class UccBackend final : public c10d::Backend {
     bool is_collective = false;
   };
 
-  // Why the group cannot be used any more; null while it can.
+  // The reason why the group cannot be used any more; null while it can be used.
   const Status* failure() const;
 
-  // Calls `body` with what every error names. A call that throws drops the coalescing that it was
-  // part of.
+  // Calls `body` with a Call, which every error of this call names. If `body` throws, drops the
+  // coalescing that this thread has open.
   template <typename Body>
   WorkPtr serve(const Operation& op, const Body& body) {
     return serve_message(op, Call::kNoPeer, 0, body);
@@ -146,22 +149,24 @@ class UccBackend final : public c10d::Backend {
       throw;
     }
   }
-  // Drops the coalescing that this thread has open, if any: one of its calls was refused with `error`.
+  // Drops the coalescing that this thread has open, if any: one of its calls was refused with
+  // `error`.
   void drop_for(const std::exception& error);
   Call call(const Operation& op, int peer = Call::kNoPeer, int tag = 0) const;
   void refuse_forked_child(const std::string& what) const;
-  // The staging of a collective that moves data, and of one that reduces. `tensors` belong to the call;
-  // the first of them decides in which memory UCC works.
+  // The staging of a collective that moves data, and of one that reduces. `tensors` belong to the
+  // call; the first of them decides in which memory UCC works.
   Staging moving(Call& call, at::TensorList tensors);
   Staging reducing(Call& call, at::TensorList tensors, const c10d::ReduceOp& op);
-  // `timeout` not above 0: the group's.
+  // The deadline of an operation. If `timeout` is not above 0, the timeout of the group is used.
   Deadline deadline_of(std::chrono::milliseconds timeout, Clock::time_point now) const;
   // Sends what was prepared, or keeps it for the end of the coalescing.
   WorkPtr launch(Call call, Prepared&& prepared, Staging&& staging, std::chrono::milliseconds timeout, bool async_op);
-  // Several as one.
+  // Launches several operations as one batch with one Work.
   WorkPtr launch_all(const Call& call, std::vector<Prepared>&& all, Staging&& staging, std::chrono::milliseconds timeout,
                      bool async_op);
-  // Gives the call its sequence number, and says everywhere that it was made.
+  // Gives the call its sequence number, and reports it to the bell, the flight recorder, the
+  // counters and the profiler.
   trace::Recording record(Call& call, const Prepared& prepared, const UccWork::Parts& parts, trace::Route route,
                           Clock::time_point now);
   static trace::Route route_of(const Call& call, const Prepared& prepared);
@@ -173,13 +178,14 @@ class UccBackend final : public c10d::Backend {
   void tell_hook_of(Op& op, const UccWork::Parts& parts);
   UccWork::Parts parts_of(const Operation& op, trace::Route route);
   WorkPtr receive(const Call& call, Tensors& tensors);
-  // To the coalescing of this thread, or to the engine.
+  // Adds the operation to the coalescing that this thread has open, or submits it to the engine.
   WorkPtr dispatch(Outgoing&& outgoing);
   WorkPtr submit(Outgoing&& outgoing);
   WorkPtr add_to(Coalescing& coalescing, Outgoing&& outgoing);
   Coalescing* open_coalescing() const;
   void close(std::chrono::milliseconds drain);
-  // Null where this rank is not among `ranks`, which are ranks of this group.
+  // Creates a group of `ranks`, which are ranks of this group. Returns null if this rank is not
+  // among them. `apart`: on a context of its own.
   c10::intrusive_ptr<c10d::Backend> part(std::shared_ptr<KvStore> store, const std::string& name, const std::vector<int>& ranks,
                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts, bool apart = false);
 

@@ -1,4 +1,4 @@
-// What a thread has called since startCoalescing(), to be sent at endCoalescing().
+// The calls that a thread has made since startCoalescing(). They are sent at endCoalescing().
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,29 @@
 namespace torch_ucc {
 
 struct Coalescing {
-  std::shared_ptr<OpBatch> batch;  // null once a call of it was refused: nothing of it is sent
-  Status refusal;                  // then
+  std::shared_ptr<OpBatch> batch;  // null once one of the calls was refused: nothing is sent then
+  Status refusal;                  // the reason, once a call was refused
   Effects effects{};               // of all calls so far
-  bool is_collective = false;      // one of them is
-  Tensors inputs;                  // held, so that `effects` are not those of memory that was freed and is now another tensor's
+  bool is_collective = false;      // whether one of the calls is a collective
+  // Held, so that the memory in `effects` is not freed and then used by another tensor.
+  Tensors inputs;
   Tensors outputs;
   std::vector<std::shared_ptr<const Fence>> fences;
 
-  // Ends the batch with that reason: the Works of its calls raise it. Nothing of it was sent.
+  // Ends the batch with an error that names `why`. The Works of its calls raise this error. Nothing
+  // of the batch was sent.
   void drop(const std::string& why);
 };
 
-// Those that the calling thread has open, one a group. They belong to the thread: no other one sees
-// them, and they end with it.
+// The coalescings that the calling thread has open, one for each group at most. No other thread
+// sees them, and they end with the thread.
 namespace coalescings {
 
 // Null if there is none.
 Coalescing* find(std::uint32_t group);
-// Drops one that is open already: an exception kept it from its end.
+// Opens a coalescing. Drops one that is still open because an exception kept it from its end.
 void open(std::uint32_t group, Coalescing coalescing);
-// Takes it out; nothing if there is none.
+// Removes the coalescing of the group and returns it; nothing if there is none.
 std::optional<Coalescing> close(std::uint32_t group);
 
 }  // namespace coalescings

@@ -199,7 +199,7 @@ UccBackend::WorkPtr UccBackend::alltoall(Tensors& outputs, Tensors& inputs, cons
 UccBackend::WorkPtr UccBackend::barrier(const c10d::BarrierOptions& opts) {
   return serve(operation::kBarrier, [&](Call& call) {
     Staging staging(call, lanes_);
-    // Of all that a caller says of the device this is what c10d hands on.
+    // c10d passes on only `device_ids` of what the caller says about the device.
     const std::optional<c10::DeviceType> accelerator = at::getAccelerator();
     if (accelerator && !opts.device_ids.empty()) {
       staging.behind(c10::Device(*accelerator, static_cast<c10::DeviceIndex>(opts.device_ids.front())));
@@ -213,7 +213,8 @@ void UccBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
   const bool own = opts.timeout != c10d::kUnsetTimeout;
   // Earlier groups may have used the same store under the same name.
   const std::string name = context_->key_prefix() + "/monitored_barrier/" + std::to_string(membership_.team->id());
-  // Of use after a failure, so one that is not the end of a rank is no reason to give up.
+  // The barrier is used after failures, too. So it gives up only if the group was shut down or a
+  // rank has ended.
   const MonitoredBarrier barrier{
       *spec_.store, name, rank_, size_, monitored_barriers_.fetch_add(1) + 1, [this] {
         if (closed_.load(std::memory_order_acquire)) {

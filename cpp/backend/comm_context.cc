@@ -23,16 +23,16 @@ namespace {
 
 Status closed_status() { return {StatusCode::closed, "its process group was closed"}; }
 
-// How long a closing step may take beyond the caller's limit where no peer is involved: the baton
-// to be had, the library's own clean-up, callbacks that end.
+// How long a closing step that involves no peer may take beyond the caller's limit: it waits for
+// the baton, for the library's own clean-up, or for callbacks to end.
 constexpr std::chrono::milliseconds kForOurselves{500};
 
-// The transport may notice the end of a peer before the watching thread names the peer. How long the
-// engine waits for that name: it comes within milliseconds, or later on a machine with too few cores.
+// How long the engine waits until the watch thread names a peer that has ended. The transport may
+// notice the end of the peer before. The name comes within milliseconds, or later on a machine with
+// too few cores.
 constexpr milliseconds kVerdict{2000};
 
-// How long nothing may arrive for the operations of a group that has lost a member, before they
-// fail.
+// Once a group has lost a member, its operations fail if nothing arrives for them for this long.
 constexpr milliseconds kQuiet{500};
 
 std::uint64_t next_number() {
@@ -67,7 +67,7 @@ ParkPolicy park_policy(const Settings& settings, int ranks) {
   return fit_to_cores(policy, ranks, settings.cores);
 }
 
-// All members have come to the end of their work.
+// Ends when all members have come to the end of their work.
 class CloseBarrier final : public Collective {
  public:
   explicit CloseBarrier(std::shared_ptr<UccTeam> team) : Collective(std::move(team), barrier_args(), {}) {}
@@ -122,7 +122,7 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
 
 CommContext::~CommContext() = default;
 
-// One key a rank, and the keys of the few that it connects to.
+// Each rank sets one key, and reads the keys of the few ranks that it connects to.
 std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadline deadline) {
   const std::uint64_t self = roster_.self();
   const LinePlan& plan = roster_.plan();
@@ -145,7 +145,7 @@ std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadli
   return lines;
 }
 
-// A rank that could not be connected to is no reason to give up, as long as UCX finds a way.
+// If a connection cannot be made, this only warns, because UCX may still reach that rank.
 void CommContext::wait_for_lines(const GiveUp& give_up, Deadline deadline) {
   while (watch_->unsettled() != 0 && !deadline.passed()) {
     give_up();
@@ -162,7 +162,7 @@ void CommContext::wait_for_lines(const GiveUp& give_up, Deadline deadline) {
   }
 }
 
-// Runs in the watching thread. The member is marked as gone before the open groups are looked at. So a
+// Runs in the watch thread. The member is marked as gone before the open groups are looked at. So a
 // group that is created at the same time is found among them, or its creation finds the mark.
 void CommContext::on_end(const Notice& notice) {
   std::vector<std::pair<std::shared_ptr<FailureDomain>, Loss>> losses;
@@ -250,8 +250,8 @@ void CommContext::leave(const std::shared_ptr<UccTeam>& team, const std::string&
   close(deadline);
 }
 
-// UCC flushes to every peer when a context is destroyed, without a bound: only sensible when all of
-// them got here, with everything that they had sent to each other.
+// When a context is destroyed, UCC flushes to every peer without a time limit. So all members must
+// have come here first, and everything that they have sent to each other must have arrived.
 bool CommContext::agree_to_close(Deadline deadline) {
   if (engine_.left_behind()) {
     return false;
@@ -264,7 +264,8 @@ bool CommContext::agree_to_close(Deadline deadline) {
   });
 }
 
-// In a thread that can be left behind: a peer that stops right now would hold it for ever.
+// Destroys the context in a thread that can be left behind, because a peer that stops right now
+// would block that thread for ever.
 bool CommContext::destroy(Deadline deadline) {
   oob_.set_deadline(deadline);
   oob_.set_closing();
@@ -274,7 +275,7 @@ bool CommContext::destroy(Deadline deadline) {
   try {
     thread = std::thread([self = shared_from_this(), destroyed, deadline] {
       destroyed->set_value(self->engine_.with_baton(deadline, [&](LoopToken& token) {
-        self->engine_.fail(closed_status());  // before anything goes that an operation might still use
+        self->engine_.fail(closed_status());  // before anything is destroyed that an operation might still use
         self->control_team_->destroy(token);
         self->worker_.destroy(token);
         self->ucc_.destroy(token);
@@ -287,7 +288,7 @@ bool CommContext::destroy(Deadline deadline) {
     thread.detach();
     return false;
   }
-  thread.join();  // it must not be the last to hold the context, at whatever the process does next
+  thread.join();  // the thread must not be the last owner of the context
   return answer.get();
 }
 
@@ -309,7 +310,7 @@ void CommContext::close(Deadline deadline) {
   }
   watch_->stop(all_here ? Ending::left : Ending::exited);
   const bool destroyed = all_here && !groups_are_open && destroy(std::max(deadline, Deadline::after(kForOurselves)));
-  // From here nothing reaches UCC any more, whoever still holds a group or a Work.
+  // From here on no call reaches UCC, even if a group or a Work still exists.
   engine_.fail(closed_status());
   engine_.stop_background();
   delivery_.stop(std::max(deadline, Deadline::after(kForOurselves)));

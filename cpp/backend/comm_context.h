@@ -39,50 +39,54 @@ struct Membership {
 
 class CommContext : public std::enable_shared_from_this<CommContext> {
  public:
-  // The latest context of its world that covers the group and whose first group is still open, or a
-  // new one over exactly its members: the first group, normally the whole world, makes the context,
-  // and later groups are teams on it. A group with options of its own needs a context that was made
-  // with the same; one without takes another only if there is none without. All members see the
-  // same contexts: they are all members of that first group, and open and close it in the same
-  // place of their program. Where they share one, the group's first rank decides, and who wants
-  // other options than it does fails the group for all. Blocks until that rank called it too;
-  // throws StatusError.
+  // Finds the context for a group: the latest context of its world that covers the group and whose
+  // first group is still open, or else a new one over exactly the members of the group. The first
+  // group, normally the whole world, makes the context, and later groups are teams on it. A group
+  // with options of its own needs a context that was made with the same options. A group without
+  // options of its own takes a context that has some only if there is no other.
+  //
+  // All members see the same contexts, because they are all members of that first group, and open
+  // and close it in the same place of their program. If they share a context, rank 0 of the group
+  // decides for all members, and the others block until rank 0 has called find_place(), too. A
+  // member that wants other options than rank 0 makes the group fail on all members. Throws
+  // StatusError.
   static Place find_place(const GroupSpec& group, const Settings& settings);
 
-  // The context of the place, which is made if there is none. Blocks until all members called it;
-  // throws StatusError.
+  // Returns the context of the place. Makes it if there is none, which blocks until all members
+  // have called at(). Throws StatusError.
   static std::shared_ptr<CommContext> at(const Place& place, const Settings& settings);
 
-  // Every context of the process, each within `limit` and two seconds. At exit: groups that are
-  // open stay as they are, and nothing of theirs is freed.
+  // Closes every context of the process, each within `limit` and two seconds. For use at exit: open
+  // groups stay as they are, and nothing that they own is freed.
   static void close_all(std::chrono::milliseconds limit);
 
-  // Their numbers.
+  // The numbers of the contexts that are open.
   static std::vector<std::uint64_t> open_contexts();
 
-  // `prefix`: that of the group's place.
+  // Called by at(). `prefix` is that of the group's place.
   CommContext(const GroupSpec& group, FreshPrefix& prefix, const Settings& settings);
   ~CommContext();
   CommContext(const CommContext&) = delete;
   CommContext& operator=(const CommContext&) = delete;
 
-  // As the group `id` of this context; throws StatusError.
+  // Creates the team and the channel of a group, which gets the number `id` on this context. Blocks
+  // until the team is created. Throws StatusError.
   Membership join(const GroupSpec& group, std::uint16_t id);
 
-  // Drains what is in flight in the group or, past the limit, gives it up; the last group closes
-  // the context. Returns within `limit` and two seconds. After it neither team nor channel may be
-  // used.
+  // Waits for the operations in flight in the group, or gives them up when `limit` has passed. The
+  // last group closes the context. Returns within `limit` and two seconds. Neither team nor channel
+  // may be used afterwards.
   void leave(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit);
 
   Engine& engine() { return engine_; }
   Delivery& delivery() { return delivery_; }
   const std::shared_ptr<Direct>& direct() const { return direct_; }
   const Settings& settings() const { return settings_; }
-  // Prefix of keys in a store that no other context of the job uses, the same for all its
-  // processes.
+  // The prefix of this context's keys in the store. It is the same in all processes of the context,
+  // and no other context of the job uses it.
   const std::string& key_prefix() const { return key_prefix_; }
   const std::shared_ptr<const World>& world() const { return world_; }
-  // Counts the contexts of this process.
+  // The number of this context among those of this process, from 1.
   std::uint64_t number() const { return number_; }
   // Whether the group may be made here: all its ranks are members, and the first group is still
   // open.
@@ -104,8 +108,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::unique_ptr<LifeLines> open_lines(const GiveUp& give_up, Deadline deadline);
   void wait_for_lines(const GiveUp& give_up, Deadline deadline);
   void on_end(const Notice& notice);
-  // What the group's first rank says on all of them: `wanted`, or a context that is to be made if
-  // that is null.
+  // Returns the place that rank 0 of the group has chosen. Rank 0 chooses `wanted`, or a new
+  // context if `wanted` is null.
   Place agree_on_place(const GroupSpec& group, const std::shared_ptr<CommContext>& wanted, const NamedValues& own);
   void refuse(const GroupSpec& group, std::uint16_t id, const Status& reason);
   void on_note(const std::string& note);
@@ -117,7 +121,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const Settings settings_;
   const std::shared_ptr<const World> world_;
   const std::shared_ptr<KvStore> store_;
-  Bell bell_;  // ours, until the engine takes it
+  Bell bell_;  // the bell of this process, until the engine takes it
   UcxWorker worker_;
   Roster roster_;
   const std::string key_prefix_;  // of our keys in store_
@@ -126,19 +130,20 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Oob oob_;
   UccContext ucc_;
   Transports transports_;
-  Engine engine_;  // after those, which it drives
+  Engine engine_;  // declared after the transports, which it drives
   Delivery delivery_;
   const std::shared_ptr<FailureDomain> control_domain_;
-  std::shared_ptr<UccTeam> control_team_;  // all members; for what they have to agree on
+  std::shared_ptr<UccTeam> control_team_;  // a team of all members, for votes and for closing
 
-  std::atomic<bool> founder_open_{false};  // the group that made the context
+  std::atomic<bool> founder_open_{false};  // whether the group that made the context is open
 
   Mutex creation_mutex_;  // UCC creates one team at a time, and groups may be created from several threads
-  Mutex mutex_;           // as may groups be closed; never held while waiting
+  Mutex mutex_;           // several threads may create and close groups; never held while waiting
   int open_teams_ TUCC_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int> times_created_ TUCC_GUARDED_BY(mutex_);  // by name of the group
   std::map<const FailureDomain*, OpenGroup> open_groups_ TUCC_GUARDED_BY(mutex_);
-  std::map<std::uint16_t, Status> refused_ TUCC_GUARDED_BY(mutex_);  // by a member that is told to be in this group
+  // Why a member of a group has refused it, by the number of the group.
+  std::map<std::uint16_t, Status> refused_ TUCC_GUARDED_BY(mutex_);
   bool closed_ TUCC_GUARDED_BY(mutex_) = false;
 
   std::optional<PeerWatch> watch_;  // calls on_end(); until the context closes

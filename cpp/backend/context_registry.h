@@ -16,19 +16,19 @@ class ContextRegistry {
   static ContextRegistry& of_process();
 
   void add(std::shared_ptr<CommContext> context);
-  // It closes.
+  // Removes a context that begins to close.
   void remove(const std::shared_ptr<CommContext>& context);
-  // It could not be closed: UCC may still touch what it owns, so it is kept for ever.
+  // Keeps a context for ever that could not be closed, because UCC may still touch what it owns.
   void keep(std::shared_ptr<CommContext> context);
 
-  // Oldest first.
+  // The open contexts, oldest first.
   std::vector<std::shared_ptr<CommContext>> open() const;
-  // The latest that serves the group and was made with options of its own like `own`, or null;
-  // without any also with others.
+  // The latest open context that serves the group and was made with the own options `own`. If there
+  // is none and `own` is empty, the latest that serves the group. Else null.
   std::shared_ptr<CommContext> open_for(const GroupSpec& group, const NamedValues& own) const;
 
  private:
-  mutable Mutex mutex_;  // groups are created and closed by callers of their own
+  mutable Mutex mutex_;  // several threads may create and close groups
   std::vector<std::shared_ptr<CommContext>> open_ TUCC_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<CommContext>> kept_ TUCC_GUARDED_BY(mutex_);
 };

@@ -13,7 +13,7 @@
 namespace torch_ucc {
 namespace {
 
-// The least of what the members say, for each of them, where theirs was.
+// An all_reduce that replaces each member's voice by the least of all voices.
 class Vote final : public Collective {
  public:
   Vote(std::shared_ptr<UccTeam> team, std::shared_ptr<std::int32_t> voice)
@@ -25,8 +25,8 @@ class Vote final : public Collective {
   const std::shared_ptr<std::int32_t> voice_;  // until the network is done with it
 };
 
-// Both have to take it: UCC's own kernels work there, and what UCX moves it moves from there and to
-// there.
+// Both libraries must support the memory: UCC's own kernels work there, and UCX sends from there
+// and receives into it.
 MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, const Libraries& libraries, Deadline deadline) {
   const std::optional<ucc_memory_type_t> type = memory_type(name);
   if (!type) {

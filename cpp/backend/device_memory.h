@@ -1,4 +1,4 @@
-// Finds the devices in whose own memory UCX and UCC can work. Only asked for if the user wants that.
+// Finds the devices in whose own memory UCX and UCC can work. Used only if the user wants that.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@
 
 namespace torch_ucc {
 
-// For messages, by device type. `wanted` has the name that UCX has for the memory of each type.
+// Returns UCX's memory type for each wanted device type, or the reason why there is none. `wanted`
+// maps a device type to UCX's name of its memory.
 MemoryTypes<ucs_memory_type_t>::Entries direct_messages(const NamedValues& wanted, const UcxWorker& worker);
 
 // What agree_on_native_collectives() works with.
@@ -23,13 +24,13 @@ struct Libraries {
   UccContext& ucc;
   const UcxWorker& worker;
   std::shared_ptr<UccTeam> everybody;
-  int rank;  // in it
+  int rank;  // in that team
 };
 
-// For collectives, by device type. `wanted` has the name that UCX and UCC have for the memory of each
-// type; `device` was the current device when UCC started. All members of a group must run a
-// collective in the same way, so this blocks until all of them have said what they can do. Throws
-// StatusError.
+// Returns UCC's memory type for each wanted device type, or the reason why there is none. `wanted`
+// maps a device type to the name that UCX and UCC have for its memory. `device` was the current
+// device when UCC started. All members of a group must run a collective in the same way, so this
+// blocks until all members have said what they can do. Throws StatusError.
 MemoryTypes<ucc_memory_type_t>::Entries agree_on_native_collectives(const NamedValues& wanted, std::optional<c10::Device> device,
                                                                     const Libraries& libraries, Deadline deadline);
 

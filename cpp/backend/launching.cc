@@ -14,7 +14,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Whether results are still on their way to a device; nothing if there is none.
+// Returns a function that says whether results are still on their way to a device; null if no
+// device is involved.
 EffectOrder::Lasts lasting(const std::vector<std::shared_ptr<const Fence>>& fences) {
   if (fences.empty()) {
     return nullptr;
@@ -91,9 +92,9 @@ Deadline UccBackend::deadline_of(milliseconds timeout, Clock::time_point now) co
   return Deadline::after(timeout.count() > 0 ? timeout : milliseconds(timeout_ms_.load(std::memory_order_relaxed)), now);
 }
 
-// Here is the last that may throw: a sequence number that only one rank has counted would shift the
-// tags of all later calls. Refuses a call that shares memory with another one of its coalescing.
-// What is sent is loaded here, unless an earlier operation has to end first.
+// Finds the earlier operations that this call must wait for. If there are none, loads what is sent.
+// Refuses a call that shares memory with another one of its coalescing. Nothing after this may
+// throw: a sequence number that only one rank has counted would shift the tags of all later calls.
 void UccBackend::put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Outgoing& outgoing) {
   for (std::size_t i = 0; i < all.size() && context_->settings().nan_check; ++i) {
     check_for_nans(call, *all[i]);
@@ -131,8 +132,8 @@ void UccBackend::put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Ou
   }
 }
 
-// In the memory of a device what is sent is loaded on the caller's stream in the call, so earlier
-// operations have to end before, and their results to be there.
+// In device memory, the call itself loads what is sent, on the caller's stream. So earlier
+// operations on the same memory must end first, and their results must be on the device.
 void UccBackend::wait_for_earlier(const Call& call, c10::ArrayRef<Prepared*> all) {
   if (!call.device_memory || order_.empty()) {
     return;
@@ -190,7 +191,7 @@ UccBackend::WorkPtr UccBackend::submit(Outgoing&& outgoing) {
   }
   if (waits_here) {
     parts.wait(*home_);
-    return nullptr;  // c10d's way of hearing that it has ended
+    return nullptr;  // null tells c10d that the operation has ended
   }
   return c10::make_intrusive<UccWork>(home_, rank_, std::move(parts));
 }
@@ -204,7 +205,7 @@ UccBackend::WorkPtr UccBackend::add_to(Coalescing& coalescing, Outgoing&& outgoi
   coalescing.outputs.insert(coalescing.outputs.end(), parts.outputs.begin(), parts.outputs.end());
   coalescing.fences.insert(coalescing.fences.end(), parts.fences.begin(), parts.fences.end());
   if (!outgoing.async_op) {
-    return nullptr;  // c10d's way of saying that the end of the coalescing is waited for instead
+    return nullptr;  // null tells c10d that the caller waits for the end of the coalescing
   }
   parts.part = std::move(outgoing.op);
   parts.op = coalescing.batch;

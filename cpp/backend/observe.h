@@ -1,4 +1,4 @@
-// What PyTorch's own tools are told of a call, and what may be asked of its data.
+// Reports calls to PyTorch's own tools, and checks the data of calls for NaN.
 #pragma once
 
 #include <condition_variable>
@@ -16,22 +16,23 @@ namespace torch_ucc {
 
 std::int64_t elements_in(const Tensors& tensors);
 
-// An event "record_param_comms" with op, sizes and group; the caller knows that somebody profiles.
+// Records an event "record_param_comms" with op, sizes and group. Called only if a profiler runs.
 // `first` is the first global rank of the group, `stride` the distance to the second.
 void tell_profiler(const Call& call, const Prepared& prepared, std::int64_t first, std::int64_t stride);
 
 // Throws if the data that this rank contributes contains a NaN. Called before anything is sent.
 void check_for_nans(const Call& call, const Prepared& prepared);
 
-// The user's hook for operations that ended, and how many it has still to be told of. Any thread.
+// The user's hook for operations that have ended. Counts the operations for which the hook has
+// still to run. Any thread.
 class CompletionHook {
  public:
   using Function = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
   explicit CompletionHook(Function function) : function_(std::move(function)) {}
 
-  void expect();  // one more
+  void expect();  // counts one more operation
   void run(const std::shared_ptr<c10d::WorkInfo>& info);
-  // Sleeps until it was told of all; false if the deadline passed first.
+  // Sleeps until the hook has run for all operations. Returns false if the deadline passed first.
   bool wait(Deadline deadline);
 
  private:

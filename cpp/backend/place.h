@@ -1,4 +1,4 @@
-// A group that is to be created, and where.
+// A group that is to be created, and the context for it.
 #pragma once
 
 #include <chrono>
@@ -13,22 +13,25 @@
 
 namespace torch_ucc {
 
-// Processes that number themselves from 0 and make groups of each other: what torch calls the
-// default group, and the groups that derive from it. A process may be in several, which may number
-// other processes alike; so a world is told by its identity as an object, never by its ranks.
+// A set of processes that are numbered from 0 and make groups of each other: torch's default group,
+// and the groups that derive from it. A process may be in several worlds, and these may use the
+// same numbers for other processes. So worlds are compared by the identity of the objects, never by
+// ranks.
 struct World {
   std::size_t size = 0;
 };
 
 // A group that is to be created, seen from one of its members.
 struct GroupSpec {
-  std::shared_ptr<KvStore> store;  // of this group: its keys are not those of another group
+  std::shared_ptr<KvStore> store;  // has keys of this group only; if `apart`, the store of the group it derives from
   std::string name;
   std::shared_ptr<const World> world;
   std::vector<std::int64_t> global_ranks;  // in the world, by rank of the group
   int rank = 0;
   std::chrono::milliseconds timeout{0};
-  bool apart = false;  // on a context of its own: in that of the others a rank has died, which may have left queues blocked
+  // Whether to make a context for this group alone: in the context of the other groups, a rank has
+  // died, which may have left queues blocked.
+  bool apart = false;
 };
 
 class CommContext;
@@ -36,9 +39,9 @@ class CommContext;
 // Where a group is created.
 struct Place {
   GroupSpec group;
-  std::shared_ptr<CommContext> context;   // that it shares with other groups; null: one of its own, over exactly its members
+  std::shared_ptr<CommContext> context;   // shared with other groups; null: make one over exactly the members
   std::uint16_t id = 0;                   // of the group on its context
-  std::shared_ptr<FreshPrefix> prefix{};  // of the context that is to be made
+  std::shared_ptr<FreshPrefix> prefix{};  // of the context to make, if `context` is null
 };
 
 }  // namespace torch_ucc

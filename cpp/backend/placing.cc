@@ -1,4 +1,4 @@
-// On which context a group is made, agreed on by its members.
+// Finds the context on which a group is made; the members agree on it.
 #include <charconv>
 #include <system_error>
 #include <utility>
@@ -12,13 +12,14 @@
 namespace torch_ucc {
 namespace {
 
-// The store is the group's own, but for one that is apart: that has the store of the group which it
-// is part of. The names of a default group differ where an earlier one failed on some of its ranks.
+// The store belongs to the group, unless the group is `apart`: then it is the store of the group it
+// derives from, and the name keeps the keys apart. Otherwise the name is not used, because the
+// names of a default group differ between ranks if an earlier default group failed on some of them.
 std::shared_ptr<FreshPrefix> fresh_prefix(const GroupSpec& group) {
   return std::make_shared<FreshPrefix>(group.apart ? group.name : "", group.rank, static_cast<int>(group.global_ranks.size()));
 }
 
-// `text` to each member of a channel of notes.
+// Sends `text` to each member of a channel of notes.
 class Notes final : public Messages {
  public:
   Notes(std::shared_ptr<Channel> channel, const std::vector<Message>& messages, std::shared_ptr<const std::string> text)
@@ -104,7 +105,7 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
     return place;
   }
   if (id == kFirstGroup) {
-    place.context = nullptr;  // those who make one compare their records
+    place.context = nullptr;  // the members that make a context compare their records
     return place;
   }
   PeerRecord first = roster_.record(members.front());
@@ -113,13 +114,13 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
   mine.agreed = own;
   const Status reason = difference(group.name, first, 0, mine, group.rank);
   const std::shared_ptr<CommContext> context = ContextRegistry::of_process().open_for(group, decided);
-  if (context != nullptr && group.store->add(key + "/refused", 1) == 1) {  // one tells the others, however many differ
+  if (context != nullptr && group.store->add(key + "/refused", 1) == 1) {  // one rank sends notes, however many differ
     context->refuse(group, place.id, reason);
   }
   throw StatusError(reason);
 }
 
-// Fails a group on those who are in it with the rank that they count on.
+// Sends a note to the other members of the group, so that the group fails there as well.
 void CommContext::refuse(const GroupSpec& group, std::uint16_t id, const Status& reason) {
   const auto note = std::make_shared<std::string>((std::to_string(id) + ' ' + reason.message()).substr(0, UcxWorker::kMaxNote));
   std::vector<ChannelMember> members;
@@ -134,7 +135,7 @@ void CommContext::refuse(const GroupSpec& group, std::uint16_t id, const Status&
   engine_.post(std::make_shared<Notes>(channel, messages, note), Follow::leaves);
 }
 
-// With the baton.
+// Called with the baton.
 void CommContext::on_note(const std::string& note) {
   std::uint16_t id = 0;
   const char* const end = note.data() + note.size();

@@ -1,4 +1,4 @@
-// What the recorder, the counters, the profiler and a hook are told of a call.
+// Reports calls to the flight recorder, the counters, the profiler and the completion hook.
 #include <algorithm>
 #include <utility>
 

@@ -121,7 +121,7 @@ Bells Roster::bells_of(const std::vector<std::uint64_t>& positions) const {
   return bells;
 }
 
-// Those of our host and pid namespace. Who has died already has no bell that could be found.
+// A process that has ended already has no bell.
 std::vector<PeerWatch::Process> Roster::neighbours() const {
   std::vector<PeerWatch::Process> found;
   for (std::uint64_t position = 0; position < peers_.size(); ++position) {
@@ -134,9 +134,8 @@ std::vector<PeerWatch::Process> Roster::neighbours() const {
   return found;
 }
 
-// Who cannot be counted on any more. A host that is silent takes all its ranks with it; when every
-// host that this one has lines to is silent, it is this one that was cut off, and all others are
-// out of its reach.
+// All ranks of a silent host are lost. If every host to which this host has lines is silent, this
+// host itself was cut off, and the ranks of all other hosts are lost.
 std::vector<std::uint64_t> Roster::lost_with(const Notice& notice) {
   if (notice.how != Ending::unreachable || notice.peer == self_) {
     return {notice.peer};

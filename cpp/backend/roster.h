@@ -20,51 +20,55 @@
 
 namespace torch_ucc {
 
-// Members are told apart by their position in the context. Any thread, but for lost_with().
+// A member is identified by its position in the context. Any thread may call, except for
+// lost_with().
 class Roster {
  public:
-  // `peers` by position, each of whom gave its record; `self` is our position.
+  // `peers` are the records of the members, by position. `self` is the position of this process.
   Roster(std::vector<std::int64_t> global_ranks, int self, std::vector<PeerRecord> peers);
 
   std::size_t size() const { return peers_.size(); }
   std::uint64_t self() const { return self_; }
   const PeerRecord& record(std::uint64_t position) const { return peers_[position]; }
   const LinePlan& plan() const { return plan_; }
-  // By position; once, since they are long and nobody else needs them.
+  // Moves the members' worker addresses out, by position. Called once: the addresses are long, and
+  // no other code needs them.
   std::vector<std::string> take_worker_addresses();
   std::vector<std::uint64_t> everybody() const;
-  // How many members share our cores, with us.
+  // The number of members that share the cores of this process, including itself.
   int ranks_on_cores() const { return torch_ucc::ranks_on_cores(peers_, static_cast<int>(self_)); }
 
-  // Whether all of them are members, and where.
+  // Whether all of these ranks are members, and the positions of such ranks.
   bool covers(const std::vector<std::int64_t>& global_ranks) const;
   std::vector<std::uint64_t> positions(const std::vector<std::int64_t>& global_ranks) const;
 
-  // As errors name a member.
+  // The name of a member in errors.
   std::string describe(std::uint64_t position) const;
 
-  // Null for ourselves, and for a process that cannot be seen from here or has died.
+  // The bell of a member. Null for this process, and for a process that cannot be seen from here or
+  // had ended when the roster was made.
   const Bell* bell_of(std::uint64_t position) const;
   Bells bells_of(const std::vector<std::uint64_t>& positions) const;
 
-  // The other processes of our host and pid namespace. The roster must outlive their use.
+  // The other processes on this host and in this pid namespace. The roster must outlive the result.
   std::vector<PeerWatch::Process> neighbours() const;
 
-  // Who cannot be counted on any more: the peer, or those of a host that is silent. Of the watching
-  // thread.
+  // Returns the members that are lost after this notice: the peer, or all members on the hosts that
+  // are silent. Called by the watch thread only.
   std::vector<std::uint64_t> lost_with(const Notice& notice);
-  // False if it was gone already.
+  // Marks a member as gone. Returns false if it was marked before.
   bool mark_gone(std::uint64_t position, Ending how);
-  // What ends the making of a group.
+  // Throws StatusError if one of these members is gone, since the group cannot be made then.
   void throw_if_gone(const std::string& group, const std::vector<std::uint64_t>& positions) const;
-  // The same for a wait over the store. The roster must outlive it.
+  // Returns a GiveUp, for a wait over the store, that calls throw_if_gone(). The roster must
+  // outlive it.
   GiveUp unless_gone(const std::string& group, std::vector<std::uint64_t> positions) const;
 
-  // Of the member `rank` of the group `id`, which is gone.
+  // The loss of the member `rank` of the group `id`. The member must be marked as gone.
   Loss loss_in(std::uint16_t id, const std::vector<std::uint64_t>& positions, int rank) const;
 
-  // What those members of the group `id` that can be seen from here were doing last, where it is
-  // not what we do, as `mine` says.
+  // A text for errors: what the members of the group `id` called last, as far as it can be seen
+  // from here and is not the call `mine` of this process.
   std::string observe(const Bell::Activity& mine, std::uint16_t id, const std::vector<std::uint64_t>& positions) const;
 
  private:
@@ -74,9 +78,9 @@ class Roster {
   const std::map<std::uint64_t, Bell> bells_;  // of the other processes on this host
   const LinePlan plan_;
 
-  std::set<std::size_t> silent_;  // hosts of plan_; of the watching thread
+  std::set<std::size_t> silent_;  // hosts of plan_; used by the watch thread only
 
-  mutable Mutex mutex_;                                           // the watch finds who is gone, callers ask
+  mutable Mutex mutex_;                                           // the watch thread marks members as gone, callers ask
   std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);  // why
 };
 

@@ -1,4 +1,4 @@
-// Everything that has to be polled for bytes to move, as one.
+// Polls UCC's context and our UCX worker as one Pollable.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@ namespace torch_ucc {
 
 class Transports final : public Pollable {
  public:
-  // All must outlive it. `on_note` gets the notes that come, with the baton; it must neither block
-  // nor throw.
+  // The arguments must outlive this object. `on_note` is called with each note that arrives. The
+  // calling thread has the baton, so `on_note` must neither block nor throw.
   Transports(UccContext& collectives, UcxWorker& messages, const Direct& direct, std::function<void(const std::string&)> on_note)
       : collectives_(collectives), messages_(messages), direct_(direct), on_note_(std::move(on_note)) {}
 
   Status progress(LoopToken& token) override {
-    // Over TCP each of them asks the kernel. With nothing of ours under way there may still be a
-    // peer that wants to connect.
+    // Over TCP each poll asks the kernel, so a library with nothing in flight is polled only in
+    // some rounds. It is polled at all because a peer may want to connect.
     const bool look = ++rounds_ % kRoundsPerLook == 0;
     const Direct::OnDevice current(token, direct_);
     Status status;
