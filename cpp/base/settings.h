@@ -5,12 +5,11 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
-namespace torch_ucc {
+#include "base/named_values.h"
 
-using NamedValues = std::vector<std::pair<std::string, std::string>>;
+namespace torch_ucc {
 
 struct Settings {
   // How long a thread that waits spins and yields, and how long its pauses are: see

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/hex.h"
+#include "base/named_values.h"
 #include "base/status.h"
 #include "bootstrap/backoff.h"
 #include "bootstrap/exchange.h"
@@ -27,17 +28,14 @@ std::string new_prefix() {
 std::string tickets_key(const std::string& queue) { return queue + "/tickets"; }
 std::string answer_key(const std::string& queue) { return queue + "/answer"; }
 
-// Returns the prefix in an answer: the number of the last ticket that is answered, a space, and the
-// prefix. Any program may have written the key, so throws StatusError (transport) if the text has
-// another form.
-std::string prefix_in(const std::string& answer, std::size_t space) {
+// Any program may have written the key of an answer, so throws StatusError (transport) if what
+// stands for the prefix is none.
+std::string checked_prefix(const std::string& prefix) {
   const std::size_t root = sizeof(kRoot) - 1;
-  std::string prefix = space < answer.size() ? answer.substr(space + 1) : "";
   const bool has_root = prefix.compare(0, root, kRoot) == 0;
   const std::optional<std::string> nonce = has_root ? from_hex(prefix.substr(root)) : std::nullopt;
   if (!nonce || nonce->size() != kNonceBytes) {
-    throw StatusError(Status(StatusCode::transport,
-                             "the store answered with no prefix of keys: do all ranks have the same version of torch_ucc?"));
+    refuse_published();
   }
   return prefix;
 }
@@ -49,9 +47,9 @@ std::string ask(KvStore& store, const std::string& queue, int by, int size, Dead
   Backoff backoff(size);
   while (true) {
     if (const std::optional<std::string> answer = store.get(answer_key(queue))) {
-      const std::size_t space = std::min(answer->find(' '), answer->size());
-      if (number_in(answer->substr(0, space), "an answer to ranks that start") >= ticket) {
-        return prefix_in(*answer, space);
+      const NamedValues fields = decode_values(*answer);
+      if (number_in(value_at(fields, 0, "ticket"), "an answer to ranks that start") >= ticket) {
+        return checked_prefix(value_at(fields, 1, "prefix"));
       }
     }
     if (deadline.passed()) {
@@ -89,7 +87,7 @@ void FreshPrefix::answer(KvStore& store) {
   for (Queue& queue : queues_) {
     const std::int64_t taken = store.add(tickets_key(queue.name), 0);
     if (taken > queue.answered) {
-      store.set(answer_key(queue.name), std::to_string(taken) + " " + text_);
+      store.set(answer_key(queue.name), encode_values({{"ticket", std::to_string(taken)}, {"prefix", text_}}));
       queue.answered = taken;
     }
   }

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/named_values.h"
 #include "base/status.h"
 #include "bootstrap/backoff.h"
 
@@ -13,9 +14,13 @@ namespace {
 // How much longer than the limit the other ranks wait for the verdict of rank 0.
 constexpr milliseconds kForTheVerdict{5000};
 
-// Returns the number of the barrier that wrote the key. In a verdict, a space and a message follow.
 std::uint64_t number_of(const std::string& value) {
-  return static_cast<std::uint64_t>(number_in(value.substr(0, value.find(' ')), "a key of the monitored barrier"));
+  return static_cast<std::uint64_t>(number_in(value, "a key of the monitored barrier"));
+}
+
+// What rank 0 has found out. `missing` is empty if all ranks came.
+std::string verdict_of(const MonitoredBarrier& barrier, const std::string& missing) {
+  return encode_values({{"number", std::to_string(barrier.number)}, {"missing", missing}});
 }
 
 std::string key_of(const MonitoredBarrier& barrier, int rank) { return barrier.name + "/" + std::to_string(rank); }
@@ -59,7 +64,6 @@ std::string find_missing(const MonitoredBarrier& barrier, milliseconds limit, bo
 }  // namespace
 
 void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait_all_ranks) {
-  const std::string number = std::to_string(barrier.number);
   if (barrier.rank == 0) {
     if (limit.count() <= 0) {
       throw StatusError(Status(StatusCode::timeout, "Rank 0 timed out in monitoredBarrier after " +
@@ -69,23 +73,24 @@ void wait_for_all(const MonitoredBarrier& barrier, milliseconds limit, bool wait
     try {
       missing = find_missing(barrier, limit, wait_all_ranks);
     } catch (const StatusError& error) {
-      barrier.store.set(verdict_key(barrier), number + " " + error.status().message());
+      barrier.store.set(verdict_key(barrier), verdict_of(barrier, error.status().message()));
       throw;
     }
-    barrier.store.set(verdict_key(barrier), number + " " + missing);
+    barrier.store.set(verdict_key(barrier), verdict_of(barrier, missing));
     if (!missing.empty()) {
       throw StatusError(Status(StatusCode::timeout, "[Rank 0]: " + missing));
     }
     return;
   }
-  barrier.store.set(key_of(barrier, barrier.rank), number);
+  barrier.store.set(key_of(barrier, barrier.rank), std::to_string(barrier.number));
   const Deadline deadline = Deadline::after(limit + kForTheVerdict);
   Backoff backoff(barrier.size);
   while (true) {
     const std::optional<std::string> verdict = barrier.store.get(verdict_key(barrier));
-    const std::uint64_t decided = verdict ? number_of(*verdict) : 0;
+    const NamedValues fields = decode_values(verdict.value_or(""));
+    const std::uint64_t decided = verdict ? number_of(value_at(fields, 0, "number")) : 0;
     if (decided >= barrier.number) {
-      std::string missing = verdict->substr(verdict->find(' ') + 1);
+      std::string missing = value_at(fields, 1, "missing");
       if (decided > barrier.number) {  // rank 0 goes on without this rank only after a failure
         missing = "it has gone on to a later barrier";
       }

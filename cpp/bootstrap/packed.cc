@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/named_values.h"
 #include "base/status.h"
 
 namespace torch_ucc {
@@ -14,10 +15,6 @@ namespace {
 
 constexpr char kEnd = '\n';                  // after each number
 constexpr std::size_t kMostExpanded = 1100;  // zlib's documentation: one byte expands to 1032 bytes at most
-
-[[noreturn]] void refuse() {
-  throw StatusError(Status(StatusCode::transport, "ranks published values that cannot be read: versions of torch_ucc differ?"));
-}
 
 void append_number(std::string& text, std::size_t number) {
   text += std::to_string(number);
@@ -30,7 +27,7 @@ std::size_t take_number(std::string_view& text) {
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, number);
   if (error != std::errc() || end == last || *end != kEnd) {
-    refuse();
+    refuse_published();
   }
   text.remove_prefix(static_cast<std::size_t>(end + 1 - text.data()));
   return number;
@@ -62,20 +59,20 @@ std::vector<std::string> unpack(const std::string& text) {
   std::string_view packed = text;
   const std::size_t size = take_number(packed);
   if (size / kMostExpanded > packed.size()) {
-    refuse();
+    refuse_published();
   }
   std::string plain(size, '\0');
   uLongf filled = size;
   const int result =
       uncompress(reinterpret_cast<Bytef*>(plain.data()), &filled, reinterpret_cast<const Bytef*>(packed.data()), packed.size());
   if (result != Z_OK || filled != size) {
-    refuse();
+    refuse_published();
   }
   std::vector<std::string> values;
   for (std::string_view left = plain; !left.empty();) {
     const std::size_t length = take_number(left);
     if (length > left.size()) {
-      refuse();
+      refuse_published();
     }
     values.emplace_back(left.substr(0, length));
     left.remove_prefix(length);

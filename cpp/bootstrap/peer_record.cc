@@ -19,9 +19,6 @@
 namespace torch_ucc {
 namespace {
 
-constexpr char kField = '\x1f';   // between the two parts of a field
-constexpr char kRecord = '\x1e';  // after each field
-
 // The fields that are encoded as plain text, in this order. The address in hex, the pid and the
 // agreed values follow.
 constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 5> kTexts{{
@@ -34,10 +31,6 @@ constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 5> kText
 constexpr std::size_t kAddress = kTexts.size();
 constexpr std::size_t kPid = kAddress + 1;
 constexpr std::size_t kAgreed = kPid + 1;
-
-Status malformed() {
-  return {StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"};
-}
 
 std::string shown(const std::optional<std::string>& value) { return value ? "'" + *value + "'" : "not set"; }
 
@@ -61,31 +54,6 @@ Status difference(const std::string& group, const PeerRecord& one, int its_rank,
   return {StatusCode::invalid, text};
 }
 
-std::string encode_values(const NamedValues& values) {
-  std::string text;
-  for (const auto& [name, value] : values) {
-    text += name;
-    text += kField;
-    text += value;
-    text += kRecord;
-  }
-  return text;
-}
-
-NamedValues decode_values(const std::string& text) {
-  NamedValues fields;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = text.find(kRecord, at);
-    const std::size_t split = text.find(kField, at);
-    if (end == std::string::npos || split == std::string::npos || split > end) {
-      throw StatusError(malformed());
-    }
-    fields.emplace_back(text.substr(at, split - at), text.substr(split + 1, end - split - 1));
-    at = end + 1;
-  }
-  return fields;
-}
-
 std::string PeerRecord::encode() const {
   NamedValues fields;
   for (const auto& [name, text] : kTexts) {
@@ -99,25 +67,19 @@ std::string PeerRecord::encode() const {
 
 PeerRecord PeerRecord::decode(const std::string& text) {
   const NamedValues fields = decode_values(text);
-  if (fields.size() < kAgreed || fields[kAddress].first != "address" || fields[kPid].first != "pid") {
-    throw StatusError(malformed());
-  }
   PeerRecord record;
   for (std::size_t i = 0; i < kTexts.size(); ++i) {
-    if (fields[i].first != kTexts.at(i).first) {
-      throw StatusError(malformed());
-    }
-    record.*kTexts.at(i).second = fields[i].second;
+    record.*kTexts.at(i).second = value_at(fields, i, kTexts.at(i).first);
   }
-  std::optional<std::string> address = from_hex(fields[kAddress].second);
+  std::optional<std::string> address = from_hex(value_at(fields, kAddress, "address"));
   if (!address) {
-    throw StatusError(malformed());
+    refuse_published();
   }
   record.address = *std::move(address);
-  const std::string& pid = fields[kPid].second;
+  const std::string& pid = value_at(fields, kPid, "pid");
   if (const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), record.pid);
       error != std::errc() || end != pid.data() + pid.size()) {
-    throw StatusError(malformed());
+    refuse_published();
   }
   record.agreed.assign(fields.begin() + kAgreed, fields.end());
   return record;

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "base/settings.h"
+#include "base/named_values.h"
 #include "base/status.h"
 
 namespace torch_ucc {
@@ -39,11 +38,6 @@ void check_peers(const std::string& group, const std::vector<PeerRecord>& peers)
 // Returns the error (invalid) for two ranks of a group whose settings differ. The message names
 // both ranks, and each setting that differs with both values.
 Status difference(const std::string& group, const PeerRecord& one, int its_rank, const PeerRecord& other, int rank);
-
-// Converts names and values to one text and back. decode_values() throws StatusError (transport) if
-// the text does not have the form that encode_values() makes.
-std::string encode_values(const NamedValues& values);
-NamedValues decode_values(const std::string& text);
 
 // Returns how many of `peers`, `my_rank` included, are on the host of `my_rank` and may run on
 // exactly the same cores. Ranks with other sets of cores do not count, even if the sets overlap.

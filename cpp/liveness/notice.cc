@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "base/hex.h"
+#include "base/named_values.h"
 
 namespace torch_ucc {
 namespace {
@@ -69,24 +70,20 @@ std::optional<Hello> Hello::decode(std::string_view bytes) {
 }
 
 std::string LineAddress::encode() const {
-  return to_hex(secret.knock + secret.answer) + " " + std::to_string(port) + " " + hosts;
+  return encode_values({{"secret", to_hex(secret.knock + secret.answer)}, {"port", std::to_string(port)}, {"hosts", hosts}});
 }
 
-std::optional<LineAddress> LineAddress::decode(const std::string& text) {
-  const std::size_t secret_end = text.find(' ');
-  const std::size_t port_end = secret_end == std::string::npos ? std::string::npos : text.find(' ', secret_end + 1);
-  if (port_end == std::string::npos) {
-    return std::nullopt;
-  }
+LineAddress LineAddress::decode(const std::string& text) {
+  const NamedValues fields = decode_values(text);
+  const std::optional<std::string> secret = from_hex(value_at(fields, 0, "secret"));
+  const std::string& port = value_at(fields, 1, "port");
   LineAddress address;
-  const auto secret = from_hex(std::string_view(text).substr(0, secret_end));
-  const char* const port_begin = text.data() + secret_end + 1;
-  const auto [end, error] = std::from_chars(port_begin, text.data() + port_end, address.port);
-  if (!secret || secret->size() != 2 * Secret::kHalf || error != std::errc() || end != text.data() + port_end) {
-    return std::nullopt;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
+  if (!secret || secret->size() != 2 * Secret::kHalf || error != std::errc() || end != port.data() + port.size()) {
+    refuse_published();
   }
   address.secret = {secret->substr(0, Secret::kHalf), secret->substr(Secret::kHalf)};
-  address.hosts = text.substr(port_end + 1);
+  address.hosts = value_at(fields, 2, "hosts");
   return address;
 }
 

@@ -60,8 +60,8 @@ struct LineAddress {
   std::string hosts;
 
   std::string encode() const;
-  // Returns nothing if the text does not have the form that encode() makes.
-  static std::optional<LineAddress> decode(const std::string& text);
+  // Throws StatusError (transport) if the text does not have the form that encode() makes.
+  static LineAddress decode(const std::string& text);
 };
 
 // Compares in a time that does not depend on where the two differ, so that it reveals nothing of a

@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   LifeLines lines(1, kRanks, 1);
-  const LineAddress address = LineAddress::decode(lines.address()).value();
+  const LineAddress address = LineAddress::decode(lines.address());
   std::string bytes(reinterpret_cast<const char*>(data + 2), size - 2);
   if (data[0] % 2 == 1) {
     bytes.insert(0, Hello{address.secret.knock, data[0] / 2U % (kRanks + 1)}.encode());

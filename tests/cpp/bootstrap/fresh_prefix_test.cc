@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/named_values.h"
 #include "base/status.h"
 #include "fakes/limits.h"
 #include "fakes/ranks.h"
@@ -14,6 +15,11 @@ namespace torch_ucc {
 namespace {
 
 constexpr char kQueue[] = "torch_ucc/start/world/0";
+
+// What a rank that was there before has answered.
+std::string answer(const std::string& ticket, const std::string& prefix) {
+  return encode_values({{"ticket", ticket}, {"prefix", prefix}});
+}
 
 // What the ranks of a job of `size` found, which exchange a value as they start.
 std::vector<std::string> start(FakeJob& job, int size, const std::string& name = "world") {
@@ -82,7 +88,7 @@ TEST(FreshPrefix, TicketsOfRanksThatDiedAsTheyStartedDoNoHarm) {
 TEST(FreshPrefix, AnAnswerToAnEarlierTicketIsNotTaken) {
   FakeJob job(2);
   job.server.add(std::string(kQueue) + "/tickets", 7);
-  job.server.set(std::string(kQueue) + "/answer", "7 torch_ucc/00112233445566778899aabbccddeeff");
+  job.server.set(std::string(kQueue) + "/answer", answer("7", "torch_ucc/00112233445566778899aabbccddeeff"));
   EXPECT_NE(only_one_of(start(job, 2)), "torch_ucc/00112233445566778899aabbccddeeff");
 }
 
@@ -104,8 +110,11 @@ TEST(FreshPrefix, NamesTheRankThatDoesNotAnswer) {
 }
 
 TEST(FreshPrefix, WhatIsNoAnswerIsRefused) {
-  for (const char* nonsense : {"", "x", "9", "9 ", "9 torch_ucc/", "9 torch_ucc/00",
-                               "9 torch_ucc/0011223344556677x899aabbccddeeff", "9 elsewhere/00112233445566778899aabbccddeeff"}) {
+  for (const std::string& nonsense :
+       {std::string(), std::string("x"), encode_values({{"ticket", "9"}}),
+        answer("x", "torch_ucc/00112233445566778899aabbccddeeff"), answer("9", ""), answer("9", "torch_ucc/"),
+        answer("9", "torch_ucc/00"), answer("9", "torch_ucc/0011223344556677x899aabbccddeeff"),
+        answer("9", "elsewhere/00112233445566778899aabbccddeeff")}) {
     FakeJob job(2);
     job.server.set(std::string(kQueue) + "/answer", nonsense);
     try {

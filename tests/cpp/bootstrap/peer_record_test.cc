@@ -160,14 +160,6 @@ TEST(CheckPeers, NamesWhatOneSideHasNotSet) {
   EXPECT_TRUE(contains(verdict(peers).message(), "UCC_TLS: not set on rank 0 (node1), '' on rank 1 (node2)"));
 }
 
-TEST(NamedValues, SurviveTheStore) {
-  for (const NamedValues& values :
-       {NamedValues(), NamedValues{{"id", "3"}}, NamedValues{{"b", "2 'x'"}, {"a", ""}, {"b", "\n"}}}) {
-    EXPECT_EQ(decode_values(encode_values(values)), values);
-  }
-  EXPECT_THROW(decode_values("id"), StatusError);
-}
-
 TEST(CheckPeers, RefusesTwoProcessesThatUccWouldTakeForOne) {
   const std::vector<PeerRecord> peers = {record("node1", 17), record("node2", 17), record("node1", 17)};
   const Status status = verdict(peers);

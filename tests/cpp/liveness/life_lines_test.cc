@@ -13,7 +13,7 @@ namespace torch_ucc {
 namespace {
 
 LineAddress address_of(const LifeLines& lines) {
-  LineAddress address = LineAddress::decode(lines.address()).value();
+  LineAddress address = LineAddress::decode(lines.address());
   address.hosts = "127.0.0.1";
   return address;
 }

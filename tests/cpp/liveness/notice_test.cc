@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "base/named_values.h"
+#include "base/status.h"
+
 namespace torch_ucc {
 namespace {
 
@@ -62,20 +67,26 @@ TEST(LineAddress, ComesBack) {
   address.secret = Secret::random();
   address.port = 65535;
   address.hosts = "10.0.0.1 fd00::1";
-  const std::optional<LineAddress> back = LineAddress::decode(address.encode());
-  ASSERT_TRUE(back);
-  EXPECT_EQ(back->secret.knock, address.secret.knock);
-  EXPECT_EQ(back->secret.answer, address.secret.answer);
-  EXPECT_EQ(back->port, 65535);
-  EXPECT_EQ(back->hosts, "10.0.0.1 fd00::1");
+  const LineAddress back = LineAddress::decode(address.encode());
+  EXPECT_EQ(back.secret.knock, address.secret.knock);
+  EXPECT_EQ(back.secret.answer, address.secret.answer);
+  EXPECT_EQ(back.port, 65535);
+  EXPECT_EQ(back.hosts, "10.0.0.1 fd00::1");
 }
 
 TEST(LineAddress, KnowsWhatItIsNot) {
   const std::string good = LineAddress{Secret::random(), 1, "10.0.0.1"}.encode();
-  for (const std::string& bad :
-       {std::string(), std::string("x"), std::string("00 1 10.0.0.1"), good.substr(2), good.substr(0, good.find(' ')),
-        good.substr(0, good.find(' ')) + " 65536 10.0.0.1", good.substr(0, good.find(' ')) + " port 10.0.0.1"}) {
-    EXPECT_FALSE(LineAddress::decode(bad)) << bad;
+  const NamedValues fields = decode_values(good);
+  const auto with = [&](std::size_t index, const std::string& value) {
+    NamedValues others = fields;
+    others[index].second = value;
+    return encode_values(others);
+  };
+  EXPECT_NO_THROW(LineAddress::decode(with(1, "65535")));
+  for (const std::string& bad : {std::string(), std::string("x"), good.substr(2), encode_values({fields[0], fields[1]}),
+                                 encode_values({fields[1], fields[0], fields[2]}), with(0, "00"), with(0, "not hex"),
+                                 with(1, "65536"), with(1, "port"), with(1, "")}) {
+    EXPECT_THROW(LineAddress::decode(bad), StatusError) << bad;
   }
 }
 

@@ -103,7 +103,7 @@ struct Pair {
   explicit Pair(std::vector<PeerWatch::Process> of_first = {}) {
     auto to = std::make_unique<LifeLines>(1, 3, 1);
     auto from = std::make_unique<LifeLines>(0, 3, 0);
-    LineAddress address = LineAddress::decode(to->address()).value();
+    LineAddress address = LineAddress::decode(to->address());
     address.hosts = "127.0.0.1";
     from->connect(1, address);
     second = std::make_unique<PeerWatch>(std::vector<PeerWatch::Process>(), std::move(to), [this](const Notice& notice) {
