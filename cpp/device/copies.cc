@@ -82,13 +82,12 @@ void Copies::follow(Prepared& prepared) {
   for (const Twin& twin : twins_) {
     parts += bytes_of(twin.host) / part;
   }
-  const std::size_t slices = std::min(pieces.number(), kMostCopies / parts);
-  if (slices < 2) {
+  slices_ = Slices::of(pieces, parts, kMostCopies);
+  if (!slices_) {
     return;
   }
-  const std::size_t each = (pieces.number() + slices - 1) / slices;
-  cut_ = {part, pieces.offset_of(each), each, pieces.number() - 1, overlaps_by(part)};
-  while (arrived_.size() * each < pieces.number()) {
+  overlaps_ = overlaps_by(part);
+  while (arrived_.size() < slices_->number) {
     arrived_.push_back(std::make_shared<Fence>(arrived_.front()->stream()));
   }
   pieces.flow = this;
@@ -109,13 +108,13 @@ bool Copies::overlaps_by(std::size_t part) const {
 
 template <typename Copy>
 void Copies::each_of(const Twin& twin, std::size_t slice, const Copy& copy) const {
-  if (!cut_) {
+  if (!slices_) {
     copy(twin.tensor, twin.host);
     return;
   }
-  const std::size_t offset = slice * cut_->share;
-  const std::size_t count = std::min(cut_->share, cut_->part - offset);
-  for (std::size_t part = 0; part < bytes_of(twin.host); part += cut_->part) {
+  const std::size_t offset = slices_->offset_of(slice);
+  const std::size_t count = slices_->bytes_of(slice);
+  for (std::size_t part = 0; part < bytes_of(twin.host); part += slices_->part) {
     copy(bytes_in(twin.tensor, part + offset, count), bytes_in(twin.host, part + offset, count));
   }
 }
@@ -152,7 +151,7 @@ void Copies::begin(bool after_others) {
 
 std::optional<Status> Copies::arrived(std::size_t piece) {
   try {
-    const bool there = arrived_[cut_ ? piece / cut_->pieces : 0]->passed();
+    const bool there = arrived_[slices_ ? slices_->of_piece(piece) : 0]->passed();
     hold_up_.store(!there, std::memory_order_relaxed);
     return there ? std::optional(Status()) : std::nullopt;
   } catch (const std::exception& error) {  // the device is broken, and the peers will wait for this operation
@@ -163,7 +162,7 @@ std::optional<Status> Copies::arrived(std::size_t piece) {
 Status Copies::ended(std::size_t piece) {
   try {
     const MutexLock lock(back_mutex_);
-    if (!stopped_ && ((piece + 1) % cut_->pieces == 0 || piece == cut_->last)) {
+    if (!stopped_ && slices_->end_with(piece)) {
       bring_back_next();
     }
     return {};
@@ -198,7 +197,7 @@ void Copies::bring_back_next() {
   const OutOfSight out_of_sight;
   const c10::Stream& stream = done_->stream();
   const c10::StreamGuard guard(stream);
-  if (cut_ && cut_->overlaps) {
+  if (overlaps_) {
     arrived_.back()->block(stream);
   }
   for (const Twin& twin : twins_) {

@@ -16,6 +16,7 @@
 #include "device/direct.h"
 #include "device/host_blocks.h"
 #include "device/lanes.h"
+#include "device/slices.h"
 #include "ops/prepared.h"
 #include "work/fence.h"
 
@@ -61,7 +62,7 @@ class Copies final : public PieceFlow {
   // Makes the copies in slices that follow the pieces of `prepared`, if possible. `prepared` must
   // be the only operation on the stand-ins. Called before begin().
   void follow(Prepared& prepared);
-  bool in_slices() const { return cut_.has_value(); }
+  bool in_slices() const { return slices_.has_value(); }
 
   // Puts the copies to the host behind everything that the calling thread has queued on its current
   // stream. Called before begin().
@@ -95,16 +96,6 @@ class Copies final : public PieceFlow {
     at::Tensor block;  // the stand-in uses the memory of this block
     Use use;
   };
-  // How the copies are cut. A tensor holds the parts of one or several ranks, and a slice has a
-  // share of each part.
-  struct Cut {
-    std::size_t part;    // bytes
-    std::size_t share;   // bytes that a slice has of each part; the last slice may have fewer
-    std::size_t pieces;  // in a slice; the last slice may have fewer
-    std::size_t last;    // the last piece
-    bool overlaps;       // a piece writes memory that another piece reads
-  };
-
   // Calls `copy(device, host)` for each share that a slice has of a tensor.
   template <typename Copy>
   void each_of(const Twin& twin, std::size_t slice, const Copy& copy) const;
@@ -117,7 +108,8 @@ class Copies final : public PieceFlow {
   std::vector<std::shared_ptr<Fence>> arrived_;  // by slice
   std::vector<Twin> twins_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_host_;
-  std::optional<Cut> cut_;                             // empty: one slice
+  std::optional<Slices> slices_;                       // empty: one slice
+  bool overlaps_ = false;                              // a piece writes memory that another piece reads
   Mutex back_mutex_;                                   // a thread may stop the copies back while another queues them
   std::size_t back_ TUCC_GUARDED_BY(back_mutex_) = 0;  // how many slices have their copies back queued
   bool stopped_ TUCC_GUARDED_BY(back_mutex_) = false;
