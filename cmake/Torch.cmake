@@ -1,6 +1,7 @@
-# torch_ucc::torch, straight from the installed torch's headers and libraries: its own CMake package asks for a CUDA
-# toolkit when torch was built with CUDA, and nothing here needs one. pybind11 comes with these headers, so that the
-# extension shares torch's registered types. Also: TORCH_RELEASE, such as 2.13.0.
+# torch_ucc::torch, and torch_ucc::torch_python for what Python loads, straight from the installed torch's headers and
+# libraries: its own CMake package asks for a CUDA toolkit when torch was built with CUDA, and nothing here needs one.
+# pybind11 comes with these headers, so that the extension shares torch's registered types. Also: TORCH_RELEASE, such
+# as 2.13.0.
 #
 # Inside pip's build isolation torch is not on the path, but it is in the environment that the wheel is for: -I sees it.
 
@@ -24,7 +25,10 @@ add_library(torch_ucc_torch INTERFACE)
 add_library(torch_ucc::torch ALIAS torch_ucc_torch)
 target_include_directories(torch_ucc_torch SYSTEM BEFORE INTERFACE
   ${TORCH_PREFIX}/include ${TORCH_PREFIX}/include/torch/csrc/api/include)
-foreach(name torch_python torch torch_cpu c10)
+foreach(name torch torch_cpu c10)
   # By full path; nothing is found through a search path at run time, for torch is loaded before the extension.
   target_link_libraries(torch_ucc_torch INTERFACE ${TORCH_PREFIX}/lib/lib${name}.so)
 endforeach()
+add_library(torch_ucc_torch_python INTERFACE)
+add_library(torch_ucc::torch_python ALIAS torch_ucc_torch_python)
+target_link_libraries(torch_ucc_torch_python INTERFACE ${TORCH_PREFIX}/lib/libtorch_python.so torch_ucc_torch)
