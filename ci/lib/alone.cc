@@ -1,6 +1,6 @@
-// UCC and UCX by themselves, in loops of C: what is left of the time of a call if nothing stands above them. Built by ci/bench
-// and called by the worker of torch_ucc.bench. Nothing here comes from the extension, so that its faults cannot hide in what it
-// is set beside.
+// UCC and UCX by themselves, in loops of C: what is left of the time of a call if nothing stands
+// above them. ci/bench builds this file, and torch_ucc.bench.libraries.alone calls it. Nothing here
+// comes from the extension, so that its faults cannot hide in what it is set beside.
 #include <sched.h>
 #include <ucc/api/ucc.h>
 #include <ucp/api/ucp.h>
@@ -19,7 +19,7 @@ namespace {
 // Of all ranks, in their order. Blocks.
 using Allgather = void (*)(const void* own, std::size_t bytes, void* all);
 
-// Both as the worker has them. A collective is of float32.
+// torch_ucc.bench.libraries.alone has the same two structs. A collective is of float32.
 struct Collective {
   std::uint64_t type;  // ucc_coll_type_t
   void* source;        // the same as the destination: in place

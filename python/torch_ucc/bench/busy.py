@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from torch_ucc.bench.worker import TorchLibrary
+from torch_ucc.bench.libraries.over_torch import TorchLibrary
 
 KILO, MEGA = 1 << 10, 1 << 20
 CASES = {

@@ -12,7 +12,8 @@ from itertools import repeat
 from pathlib import Path
 
 from torch_ucc._native import extension
-from torch_ucc.bench.worker import Call, TorchLibrary
+from torch_ucc.bench.libraries.library import Call
+from torch_ucc.bench.libraries.over_torch import TorchLibrary
 
 PAIRS = 50
 CALLS = 200

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from torch_ucc.bench.worker import AloneLibrary, TorchLibrary
+from torch_ucc.bench.libraries.alone import AloneLibrary
+from torch_ucc.bench.libraries.over_torch import TorchLibrary
 
 GROUPS = 7
 

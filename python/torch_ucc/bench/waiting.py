@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
-from torch_ucc.bench.worker import TorchLibrary
+from torch_ucc.bench.libraries.over_torch import TorchLibrary
 
 GROUPS = 8
 
@@ -45,7 +46,7 @@ def wait_for_late(library: TorchLibrary, late: float) -> tuple[float, float]:
     if library.rank == 1:
         time.sleep(late)
     arrived, used = time.monotonic(), cpu_seconds()
-    library.dist.all_reduce(data)
+    dist.all_reduce(data)
     returned, spent = time.monotonic(), cpu_seconds() - used
     waiter, latecomer = library.gather((arrived, returned, spent))[:2]
     return waiter[2] / (waiter[1] - waiter[0]), waiter[1] - latecomer[0]
@@ -66,7 +67,7 @@ def main() -> None:
     found = {}
     for groups, of_groups in ((1, ""), (GROUPS, f", {GROUPS} groups")):
         for _ in range(groups - 1):
-            library.dist.all_reduce(torch.zeros(1), group=library.dist.new_group())
+            dist.all_reduce(torch.zeros(1), group=dist.new_group())
         found["idle" + of_groups] = [max(library.gather(idle_share(library, args.idle_seconds)))]
         found["late" + of_groups] = [wait_for_late(library, args.late_seconds)[0]]
         delays = [wait_for_late(library, lateness.uniform(0.2, 0.5))[1] for _ in range(args.trials)]

@@ -21,6 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch_ucc.bench import worker
 from torch_ucc.bench.cases import Case
 from torch_ucc.bench.driver import BATCH_SECONDS, SHARED_BATCH_SECONDS, STARTUP_LIMIT, MeasureError
+from torch_ucc.bench.libraries.over_torch import TorchLibrary
 from torch_ucc.testing import running
 from torch_ucc.topology.cores import of_launcher
 from torch_ucc.tuning.profile import VARIABLE, Profile, Values, as_toml
@@ -110,7 +111,7 @@ def measure_here(
 ) -> list[dict[str, Any]]:
     """In a process of a turn."""
     os.sched_setaffinity(0, cores)
-    library = worker.TorchLibrary("ucc", prefix=keys)
+    library = TorchLibrary("ucc", prefix=keys)
     rows = worker.measure_all(library, cases, CASE_SECONDS, batch_seconds)
     library.close()
     return rows

@@ -20,6 +20,7 @@ from torch_ucc.bench import busy, driver, plot, report, worker
 from torch_ucc.bench.__main__ import exit_status, main, parse
 from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.figures import Sample, Samples, figure
+from torch_ucc.bench.libraries.library import check
 from torch_ucc.bench.peers import PEERS, Peer, commands, tuned
 from torch_ucc.bench.places import Between, Place
 from torch_ucc.bench.recording import PAIRS
@@ -37,6 +38,13 @@ from torch_ucc.bench.targets import (
 )
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+ONE_RANK_OF_MPI = """
+class Comm:
+    rank, size = 0, 1
+    def Barrier(self): pass
+    def allgather(self, value): return [value]
+COMM_WORLD = Comm()
+"""
 SMALL, LARGE = Case("all_reduce", 4), Case("all_reduce", 64 << 20)
 
 
@@ -328,9 +336,30 @@ class TestPlot:
 
 class TestRuns:
     def test_every_number_of_a_result_is_checked(self) -> None:
-        worker.check(torch.full((4,), 3.0), 3.0, "all_reduce")
+        check(torch.full((4,), 3.0), 3.0, "all_reduce")
         with pytest.raises(RuntimeError, match="all_reduce gave 1 wrong numbers of 4"):
-            worker.check(torch.tensor([3.0, 0.0, 3.0, 3.0]), 3.0, "all_reduce")
+            check(torch.tensor([3.0, 0.0, 3.0, 3.0]), 3.0, "all_reduce")
+
+    def test_a_rank_of_mpi_needs_neither_torch_nor_this_package(self, tmp_path: Path) -> None:
+        """As in the environment of an MPI. Made-up packages stand for those that are installed there."""
+        (tmp_path / "mpi4py").mkdir()
+        (tmp_path / "mpi4py" / "MPI.py").write_text(ONE_RANK_OF_MPI)
+        (tmp_path / "numpy.py").touch()
+        output = tmp_path / "figures.json"
+        arguments = ["--cases", "barrier:0", "--case-seconds", "0.001", "--batch-seconds", "0.0001"]
+        without_packages = [sys.executable, "-S", worker.__file__, *arguments, "--output", str(output)]
+        # The worker finds its modules also where Python does not look in its folder.
+        for safe_path in ({}, {"PYTHONSAFEPATH": "1"}):
+            environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), **safe_path}
+            subprocess.run(without_packages, env=environment, check=True)
+            (row,) = json.loads(output.read_text())
+            assert (row["op"], row["bytes"]) == ("barrier", 0) and 0 < row["seconds"] < 1
+            output.unlink()
+
+    def test_the_module_of_ucx_needs_neither_torch_nor_this_package(self) -> None:
+        folder = str(Path(worker.__file__).parent)
+        code = f"import sys; sys.path.insert(0, {folder!r}); import libraries.over_ucx"
+        subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
     def test_turns_interleave(self) -> None:
         order = [
