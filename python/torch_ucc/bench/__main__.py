@@ -9,6 +9,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
@@ -17,8 +18,9 @@ from torch_ucc.bench import machine, plot, report, targets
 from torch_ucc.bench.cases import FEW_OPS, MORE_LARGE, OPS, SIZES, Case, format_size, make_cases, parse_size
 from torch_ucc.bench.driver import OCCASIONS, Bench, heats
 from torch_ucc.bench.figures import Samples
-from torch_ucc.bench.peers import PEERS, peers_home, tuned
+from torch_ucc.bench.peers import PEERS, Peer, peers_home, tuned
 from torch_ucc.bench.places import place, why_no_hosts
+from torch_ucc.bench.targets import Occasions
 
 OCCASION_PEERS = ("ucc", "gloo", "alone")
 FEW_TURNS = 3  # of occasions, which take long
@@ -38,7 +40,7 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ci/bench",
         description="Times collectives beside those of other libraries.",
@@ -85,57 +87,108 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="only print which peers ci/bench has to make for this run",
     )
+    return parser
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line, with what it leaves open filled in. Its `cases` are what is timed."""
+    parser = make_parser()
     args = parser.parse_args(arguments)
-    able = [name for name, peer in PEERS.items() if args.hosts == 1 or peer.spans_hosts]
-    asked = [name for name in able if args.report or not PEERS[name].on_request]
-    measured = [OCCASIONS[name] for name in args.occasions or []]
-    if measured:
-        asked = [
-            name
-            for name in OCCASION_PEERS
-            if any(each.of([PEERS[name]]) for each in measured)
-            and (args.list_made_peers or not PEERS[name].is_made or (peers_home() / name).is_dir())
-        ]
-    args.peers = args.peers or asked
+    args.peers = args.peers or usual_peers(args)
     args.repetitions = args.repetitions or (FEW_TURNS if args.occasions else 5 if args.report else 8)
+    try:
+        check_peers(args)
+        check_combination(args)
+        choose_cases(args)
+    except ValueError as error:
+        parser.error(str(error))
+    return args
+
+
+def usual_peers(args: argparse.Namespace) -> list[str]:
+    """The peers that are measured if the command line names none."""
+    if not args.occasions:
+        return [name for name in able_peers(args.hosts) if args.report or not PEERS[name].on_request]
+    return [
+        name
+        for name in OCCASION_PEERS
+        if is_watched(name, args.occasions)
+        and (args.list_made_peers or not PEERS[name].is_made or (peers_home() / name).is_dir())
+    ]
+
+
+def able_peers(hosts: int) -> list[str]:
+    """The peers that can run on so many hosts."""
+    return [name for name, peer in PEERS.items() if hosts == 1 or peer.spans_hosts]
+
+
+def is_watched(peer: str, occasions: list[str]) -> bool:
+    """Whether one of these occasions measures the peer."""
+    return any(OCCASIONS[occasion].of([PEERS[peer]]) for occasion in occasions)
+
+
+def check_peers(args: argparse.Namespace) -> None:
+    """Raises ValueError if this run cannot measure one of its peers."""
+    able = able_peers(args.hosts)
     for name in args.peers:
         if name not in PEERS:
-            parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
-        if measured and not any(each.of([PEERS[name]]) for each in measured):
-            parser.error(f"--{args.occasions[0]} does not measure {name}")
+            raise ValueError(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
+        if args.occasions and not is_watched(name, args.occasions):
+            raise ValueError(f"--{args.occasions[0]} does not measure {name}")
         if name not in able:
-            parser.error(f"--hosts {args.hosts} measures {', '.join(able)}, not {name}")
+            raise ValueError(f"--hosts {args.hosts} measures {', '.join(able)}, not {name}")
+
+
+def check_combination(args: argparse.Namespace) -> None:
+    """Raises ValueError if two of the options exclude each other."""
     if args.occasions and args.report:
-        parser.error(f"--report measures --{args.occasions[0]}, too")
+        raise ValueError(f"--report measures --{args.occasions[0]}, too")
     if args.hosts > 1 and (args.occasions or args.report):
-        parser.error("--hosts times operations; --report does so, too")
+        raise ValueError("--hosts times operations; --report does so, too")
     if args.rate and args.hosts == 1:
-        parser.error("--rate is for several hosts")
+        raise ValueError("--rate is for several hosts")
+
+
+def choose_cases(args: argparse.Namespace) -> None:
+    """Sets `ranks` and `cases`, of a report also `ops` and `sizes`. Raises ValueError for a wrong word."""
     more: list[Case] = []
     if args.report:
         args.ops, args.ranks = list(OPS), ["2", "4", "8"]
         if args.sizes is None:
             args.sizes = [format_size(size).replace(" ", "") for size in SIZES]
             more = [Case("all_reduce", size) for size in MORE_LARGE]
-    try:
-        args.ranks = [int(ranks) for ranks in args.ranks]
-        sizes = [parse_size(size) for size in args.sizes] if args.sizes else None
-        args.cases = make_cases(args.ops, sizes) + more
-    except ValueError as error:
-        parser.error(str(error))
-    return args
+    args.ranks = [int(ranks) for ranks in args.ranks]
+    sizes = [parse_size(size) for size in args.sizes] if args.sizes else None
+    args.cases = make_cases(args.ops, sizes) + more
 
 
-def main(arguments: list[str] | None = None) -> int:
-    args = parse(arguments)
-    if args.list_made_peers:
-        print(*(name for name in args.peers if PEERS[name].is_made))
-        return 0
-    cores = machine.keep_to_cores(args.cores)
-    about = machine.describe(cores)
-    print(f"{about['cpu']}, {about['cores']} of {about['cores_of_machine']} cores, torch {about['torch']}\n")
+@dataclass(frozen=True)
+class Plan:
+    """What one run measures.
 
-    start = machine.Clock.now()
+    `sweeps` says for each number of hosts with how many ranks operations are timed there, and `cases` which
+    operations are timed with that many ranks. `occasions` says for each occasion in how many turns it is
+    measured, of the peers `watched`.
+    """
+
+    peers: list[Peer]
+    sweeps: dict[int, list[int]]
+    cases: dict[int, list[Case]]
+    occasions: dict[str, int]
+    watched: list[Peer]
+
+    def runs(self, repetitions: int) -> int:
+        """How often a peer is started if operations are timed in so many turns."""
+        rounds = sum(
+            len(heats(ranks, self.cases[ranks])) for of_ranks in self.sweeps.values() for ranks in of_ranks
+        )
+        total = repetitions * len(self.peers) * rounds
+        for name, count in self.occasions.items():
+            total += count * len(OCCASIONS[name].of(self.watched)) * len(OCCASIONS[name].ranks)
+        return total
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
     occasions = dict.fromkeys(args.occasions or [], args.repetitions)
     peers = [PEERS[name] for name in args.peers] + ([tuned(args.profile)] if args.profile else [])
     sweeps: dict[int, list[int]] = {} if args.occasions else {args.hosts: args.ranks}
@@ -148,61 +201,98 @@ def main(arguments: list[str] | None = None) -> int:
         ranks: [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
         for ranks in {each for of_ranks in sweeps.values() for each in of_ranks}
     }
-    rounds = sum(len(heats(ranks, cases[ranks])) for of_ranks in sweeps.values() for ranks in of_ranks)
-    total = args.repetitions * len(peers) * rounds
-    for name, count in occasions.items():
-        total += count * len(OCCASIONS[name].of(watched)) * len(OCCASIONS[name].ranks)
-    with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
+    return Plan(peers, sweeps, cases, occasions, watched)
 
-        def notice(text: str) -> None:
-            bar.set_description(text, refresh=False)
-            bar.update()
 
-        bench = Bench(peers, args.repetitions, notice)
-        with until_interrupted(bench):
-            for name, count in occasions.items():
-                occasion = OCCASIONS[name]
-                bench.watch(occasion, occasion_arguments(name, args), occasion.of(watched), count)
-            for hosts, of_ranks in sweeps.items():
-                if reason := why_no_hosts(hosts):
-                    bench.failures.append(f"{hosts} hosts: {reason}")
-                    continue
-                with place(hosts, args.rate) as bench.place:
-                    for ranks in of_ranks:
-                        bench.time_cases(ranks, cases[ranks], args.case_seconds)
+def main(arguments: list[str] | None = None) -> int:
+    args = parse(arguments)
+    if args.list_made_peers:
+        print(*(name for name in args.peers if PEERS[name].is_made))
+        return 0
+    cores = machine.keep_to_cores(args.cores)
+    about = machine.describe(cores)
+    print(f"{about['cpu']}, {about['cores']} of {about['cores_of_machine']} cores, torch {about['torch']}\n")
+
+    start = machine.Clock.now()
+    plan = make_plan(args)
+    bench = measure(plan, args)
     load = machine.foreign_load(start, machine.Clock.now())
 
-    samples = {hosts: Samples([each for each in bench.samples if each.hosts == hosts]) for hosts in sweeps}
-    shown = [peer.name for peer in peers]
-    for hosts, found in samples.items():
-        for ranks in sweeps[hosts] if found.all else []:
-            print(report.cases_table(found, ranks, shown, hosts), end="\n\n")
-    if bench.occasions:
-        print(report.occasions_table(bench.occasions), end="\n\n")
-    judgements = targets.judge_occasions(bench.occasions, every=args.report)
-    judgements += targets.judge_tuned_training(bench.occasions)
-    if 1 in samples:
-        wanted = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
-        wanted += tuple(map(targets.never_slower_tuned, args.ranks if args.profile else []))
-        judgements += [target.judge(samples[1]) for target in wanted]
-    if 2 in samples:
-        judgements += [targets.judge_between(target, samples[2]) for target in targets.BETWEEN_TARGETS]
+    samples = {
+        hosts: Samples([each for each in bench.samples if each.hosts == hosts]) for hosts in plan.sweeps
+    }
+    print_figures(plan, bench.occasions, samples)
+    judgements = judge(args, bench.occasions, samples)
     print(report.targets_table(judgements), end="\n\n")
-    print(
-        f"Other processes used {load:.2f} cores meanwhile."
-        + (" Too much: repeat on a quiet machine." * (load > 0.1))
-    )
-    for failure in bench.failures:
-        print(f"NOT MEASURED: {failure}", file=sys.stderr)
+    print_doubts(load, bench.failures)
 
     if args.plot and (plotted := next((found for found in samples.values() if found.all), None)):
-        plot.draw(plotted, shown, title(about, load), args.plot)
+        plot.draw(plotted, [peer.name for peer in plan.peers], title(about, load), args.plot)
     if args.json:
         settings: dict[str, object] = {key: str(value) for key, value in vars(args).items()}
         about["foreign_load_cores"] = load
         data = report.as_data(about, settings, bench.samples, bench.occasions, judgements, bench.failures)
         args.json.write_text(json.dumps(data, indent=1) + "\n")
     return exit_status(bool(bench.failures), args.strict, {item.verdict for item in judgements})
+
+
+def measure(plan: Plan, args: argparse.Namespace) -> Bench:
+    """Runs the plan, with a progress bar: first the occasions, then the operations, one number of hosts after
+    the other. The Bench holds what was measured and what failed."""
+    total = plan.runs(args.repetitions)
+    with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
+
+        def notice(text: str) -> None:
+            bar.set_description(text, refresh=False)
+            bar.update()
+
+        bench = Bench(plan.peers, args.repetitions, notice)
+        with until_interrupted(bench):
+            for name, count in plan.occasions.items():
+                occasion = OCCASIONS[name]
+                bench.watch(occasion, occasion_arguments(name, args), occasion.of(plan.watched), count)
+            for hosts, of_ranks in plan.sweeps.items():
+                if reason := why_no_hosts(hosts):
+                    bench.failures.append(f"{hosts} hosts: {reason}")
+                    continue
+                with place(hosts, args.rate) as bench.place:
+                    for ranks in of_ranks:
+                        bench.time_cases(ranks, plan.cases[ranks], args.case_seconds)
+    return bench
+
+
+def judge(
+    args: argparse.Namespace, occasions: Occasions, samples: dict[int, Samples]
+) -> list[targets.Judgement]:
+    """Holds the figures against every target that this run could have measured. `samples` are by hosts."""
+    judgements = targets.judge_occasions(occasions, every=args.report)
+    judgements += targets.judge_tuned_training(occasions)
+    if 1 in samples:
+        wanted = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
+        wanted += tuple(map(targets.never_slower_tuned, args.ranks if args.profile else []))
+        judgements += [target.judge(samples[1]) for target in wanted]
+    if 2 in samples:
+        judgements += [targets.judge_between(target, samples[2]) for target in targets.BETWEEN_TARGETS]
+    return judgements
+
+
+def print_figures(plan: Plan, occasions: Occasions, samples: dict[int, Samples]) -> None:
+    """A table for each number of hosts and ranks, and one for the occasions. `samples` are by hosts."""
+    for hosts, found in samples.items():
+        for ranks in plan.sweeps[hosts] if found.all else []:
+            print(report.cases_table(found, ranks, [peer.name for peer in plan.peers], hosts), end="\n\n")
+    if occasions:
+        print(report.occasions_table(occasions), end="\n\n")
+
+
+def print_doubts(load: float, failures: list[str]) -> None:
+    """What else used the machine meanwhile, and what could not be measured."""
+    print(
+        f"Other processes used {load:.2f} cores meanwhile."
+        + (" Too much: repeat on a quiet machine." * (load > QUIET_CORES))
+    )
+    for failure in failures:
+        print(f"NOT MEASURED: {failure}", file=sys.stderr)
 
 
 @contextlib.contextmanager
