@@ -141,7 +141,7 @@ void expect_side(const ucc_coll_buffer_info_t& side, const float* buffer, std::s
   EXPECT_EQ(side.count, count);
 }
 
-// --- whole and in pieces -------------------------------------------------------------------------------------------------
+// --- whole and in pieces
 
 TEST_F(CollectiveTest, GoesWhole) {
   const auto op = probe(kWhole);
@@ -282,7 +282,7 @@ TEST_F(CollectiveTest, APieceThatCameIsSharedOutToAllParts) {
   EXPECT_EQ(parts.all, expected.all);
 }
 
-// --- memory of the caller ------------------------------------------------------------------------------------------------
+// --- memory of the caller
 
 // Ranks' values and what UCC is told of them, whole or in pieces.
 class CallersMemory : public CollectiveTest {
@@ -462,7 +462,7 @@ TEST_F(CallersMemory, PiecesAfterAnErrorGetOtherRoomsOnceNoneIsUnderWay) {
   }
 }
 
-// --- order of pieces -----------------------------------------------------------------------------------------------------
+// --- order of pieces
 
 TEST_F(CollectiveTest, AFewPiecesAreInFlightAtATime) {
   for (const unsigned window : {1U, 3U, Pieces::kMaxWindow}) {
@@ -504,7 +504,7 @@ TEST_F(CollectiveTest, TheNextOneOfATeamStartsWhenTheLastPieceWasPosted) {
   EXPECT_EQ(ucc.initialised[3].src.info.count, kElements);
 }
 
-// --- several at once -----------------------------------------------------------------------------------------------------
+// --- several at once
 
 constexpr Pieces kMegabyte{.total = std::size_t{1} << 20};
 
@@ -584,7 +584,7 @@ TEST_F(CollectiveTest, BetweenHostsThereIsRoomForAll) {
   EXPECT_EQ(ucc.posted, 5U);
 }
 
-// --- buffers that are filled and emptied meanwhile ------------------------------------------------------------------------
+// --- buffers that are filled and emptied meanwhile
 
 // Says of the first `there` pieces that they have arrived.
 struct LateFlow final : PieceFlow {
@@ -752,7 +752,7 @@ TEST_F(CollectiveTest, WhatCannotBePassedOnEndsIt) {
   });
 }
 
-// --- failures ------------------------------------------------------------------------------------------------------------
+// --- failures
 
 TEST_F(CollectiveTest, RefusedAsAWholeItLeavesTheTeamAsItWas) {
   ucc.init_says = UCC_ERR_NOT_SUPPORTED;
@@ -792,7 +792,7 @@ TEST_F(CollectiveTest, OfATeamThatIsGoneIsRefused) {
   EXPECT_TRUE(ucc.initialised.empty());
 }
 
-// --- waking and waiting --------------------------------------------------------------------------------------------------
+// --- waking and waiting
 
 TEST_F(CollectiveTest, IsPatientByTheBytesOfAPieceOrOfTheWhole) {
   constexpr std::size_t kMany = 1000000;

@@ -32,7 +32,7 @@ void expect_usable(UcxJob& job) {
   EXPECT_FALSE(job.any_failed());
 }
 
-// --- sizes that do not match ---------------------------------------------------------------------------------------------
+// --- sizes that do not match
 
 struct Sizes {
   std::size_t sent = 0;
@@ -127,7 +127,7 @@ TEST(MessagesFailure, TheFirstOfSeveralThatDoNotFitIsReported) {
   expect_invalid(*receive, "the message from rank 0 has 3 bytes, and 10 were to be received");
 }
 
-// --- rounds --------------------------------------------------------------------------------------------------------------
+// --- rounds
 
 TEST(MessagesFailure, AfterAMessageThatDoesNotFitThereIsNoFurtherRound) {
   UcxJob job(2);
@@ -172,7 +172,7 @@ TEST(MessagesFailure, ARoundThatCannotBeMadeFailsTheGroup) {
   EXPECT_FALSE(job.domain(0).failed());
 }
 
-// --- peers that cannot be reached ----------------------------------------------------------------------------------------
+// --- peers that cannot be reached
 
 TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted) {
   UcxJob job(2);
@@ -187,7 +187,7 @@ TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted
   EXPECT_EQ(job.outstanding(0), 0U);
 }
 
-// --- operations that are given up ----------------------------------------------------------------------------------------
+// --- operations that are given up
 
 // Gives operations of rank 1 up, as the engine does at a timeout.
 struct GivenUp {
@@ -285,7 +285,7 @@ TEST(MessagesFailure, AMessageThatWasGivenUpIsReceivedAsItWas) {
   }
 }
 
-// --- members that have ended ---------------------------------------------------------------------------------------------
+// --- members that have ended
 
 TEST(MessagesFailure, WhatIsNeededOfALostMemberDependsOnTheMessages) {
   UcxJob job(3);
@@ -317,7 +317,7 @@ TEST(MessagesFailure, NothingIsNeededOfALostMemberWhoseMessageHasCome) {
   ASSERT_TRUE(job.finish());
 }
 
-// --- closing -------------------------------------------------------------------------------------------------------------
+// --- closing
 
 // What has ended here needs nothing more from us to reach its peer, who looks for it when it likes.
 TEST(FlushWorker, EndsWhenAllThatWasSentReachesThePeersWithoutUs) {

@@ -66,7 +66,7 @@ TEST(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
   EXPECT_GT(advanced, 10);
 }
 
-// --- rounds --------------------------------------------------------------------------------------------------------------
+// --- rounds
 
 // Everybody's part travels around the ring: what a rank sends in a round is what came in the round
 // before.
@@ -125,7 +125,7 @@ TEST(MessagesOperation, ARoundIsAskedForWhenAllOfTheLastHaveEnded) {
   EXPECT_EQ(asked, 1);
 }
 
-// --- waking and waiting --------------------------------------------------------------------------------------------------
+// --- waking and waiting
 
 TEST(MessagesOperation, IsAnnouncedByThePeersItWaitsFor) {
   UcxJob job(3);
@@ -179,7 +179,7 @@ TEST(MessagesOperation, BelongsToTheFailureDomainOfItsGroup) {
   EXPECT_EQ(&transfer.domain(), &job.domain(0));
 }
 
-// --- threads -------------------------------------------------------------------------------------------------------------
+// --- threads
 
 // Everybody sends to everybody, itself included.
 void exchange_with_all(UcxJob& job, int rank, int round) {
