@@ -90,7 +90,8 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> stor
                                                        "' has the options of UCC and UCX that the group has: for others use "
                                                        "new_group()"));
   }
-  const bool timed = opts && opts->timeout != c10d::kUnsetTimeout;  // unset if the options only set something else
+  // Unset if the options only set something else
+  const bool timed = opts && opts->timeout != c10d::kUnsetTimeout;
   // If a whole world is shrunk, torch numbers the remaining processes anew.
   const bool is_new_world = apart && spec_.global_ranks.size() == spec_.world->size;
   GroupSpec part{std::move(store),

@@ -43,7 +43,8 @@ class UccBackend final : public c10d::Backend {
   ~UccBackend() override = default;
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
-  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;  // of a sparse tensor as well
+  // Of a sparse tensor as well
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;

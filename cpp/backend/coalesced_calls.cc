@@ -31,7 +31,8 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
   }
   Outgoing outgoing;
   outgoing.op = ended->batch->empty() ? nullptr : std::move(ended->batch);
-  outgoing.parts = parts_of(operation::kCoalesced, trace::Route::none);  // its calls may go different ways
+  // Its calls may go different ways
+  outgoing.parts = parts_of(operation::kCoalesced, trace::Route::none);
   outgoing.parts.seq = seq_.load(std::memory_order_relaxed);
   outgoing.parts.outputs = std::move(ended->outputs);
   outgoing.parts.fences = std::move(ended->fences);

@@ -269,7 +269,8 @@ bool CommContext::destroy(Deadline deadline) {
   try {
     thread = std::thread([self = shared_from_this(), destroyed, deadline] {
       destroyed->set_value(self->engine_.with_baton(deadline, [&](LoopToken& token) {
-        self->engine_.fail(closed_status());  // before anything is destroyed that an operation might still use
+        // Before anything is destroyed that an operation might still use
+        self->engine_.fail(closed_status());
         self->control_team_->destroy(token);
         self->worker_.destroy(token);
         self->ucc_.destroy(token);
@@ -288,7 +289,8 @@ bool CommContext::destroy(Deadline deadline) {
 
 void CommContext::close(Deadline deadline) {
   const auto self = shared_from_this();
-  bool groups_are_open = false;  // at exit, without destroy_process_group(): their teams, perhaps their operations, live on
+  // At exit, without destroy_process_group(): their teams, perhaps their operations, live on
+  bool groups_are_open = false;
   {
     const MutexLock lock(mutex_);
     if (std::exchange(closed_, true)) {

@@ -137,8 +137,9 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
 
   std::atomic<bool> founder_open_{false};  // whether the group that made the context is open
 
-  Mutex creation_mutex_;  // UCC creates one team at a time, and groups may be created from several threads
-  Mutex mutex_;           // several threads may create and close groups; never held while waiting
+  // UCC creates one team at a time, and groups may be created from several threads
+  Mutex creation_mutex_;
+  Mutex mutex_;  // several threads may create and close groups; never held while waiting
   int open_teams_ TUCC_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int> times_created_ TUCC_GUARDED_BY(mutex_);  // by name of the group
   std::map<const FailureDomain*, OpenGroup> open_groups_ TUCC_GUARDED_BY(mutex_);

@@ -7,7 +7,8 @@
 namespace torch_ucc {
 
 ContextRegistry& ContextRegistry::of_process() {
-  static auto* instance = new ContextRegistry();  // never destroyed: engine threads may outlive static destruction
+  // Never destroyed: engine threads may outlive static destruction
+  static auto* instance = new ContextRegistry();
   return *instance;
 }
 

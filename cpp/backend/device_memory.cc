@@ -37,7 +37,8 @@ MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, con
                                 Bells{}, std::make_shared<FailureDomain>("alone"));
   const auto create = std::make_shared<CreateTeam>(alone, libraries.ucc, "alone");
   create->set_deadline(deadline);
-  if (const Status created = libraries.engine.run(create); !created.ok()) {  // the others wait for the vote
+  // The others wait for the vote
+  if (const Status created = libraries.engine.run(create); !created.ok()) {
     return {std::nullopt, "UCC has no team of this rank alone, by which to ask it: " + created.message()};
   }
   bool does = false;

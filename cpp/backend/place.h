@@ -23,7 +23,8 @@ struct World {
 
 // A group that is to be created, seen from one of its members.
 struct GroupSpec {
-  std::shared_ptr<KvStore> store;  // has keys of this group only; if `apart`, the store of the group it derives from
+  // Has keys of this group only; if `apart`, the store of the group it derives from
+  std::shared_ptr<KvStore> store;
   std::string name;
   std::shared_ptr<const World> world;
   std::vector<std::int64_t> global_ranks;  // in the world, by rank of the group
@@ -39,7 +40,8 @@ class CommContext;
 // Where a group is created.
 struct Place {
   GroupSpec group;
-  std::shared_ptr<CommContext> context;   // shared with other groups; null: make one over exactly the members
+  // Shared with other groups; null: make one over exactly the members
+  std::shared_ptr<CommContext> context;
   std::uint16_t id = 0;                   // of the group on its context
   std::shared_ptr<FreshPrefix> prefix{};  // of the context to make, if `context` is null
 };

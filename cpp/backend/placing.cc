@@ -114,7 +114,8 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
   mine.agreed = own;
   const Status reason = difference(group.name, first, 0, mine, group.rank);
   const std::shared_ptr<CommContext> context = ContextRegistry::of_process().open_for(group, decided);
-  if (context != nullptr && group.store->add(key + "/refused", 1) == 1) {  // one rank sends notes, however many differ
+  // One rank sends notes, however many differ
+  if (context != nullptr && group.store->add(key + "/refused", 1) == 1) {
     context->refuse(group, place.id, reason);
   }
   throw StatusError(reason);

@@ -80,7 +80,8 @@ class Roster {
 
   std::set<std::size_t> silent_;  // hosts of plan_; used by the watch thread only
 
-  mutable Mutex mutex_;                                           // the watch thread marks members as gone, callers ask
+  // The watch thread marks members as gone, callers ask
+  mutable Mutex mutex_;
   std::map<std::uint64_t, Status> gone_ TUCC_GUARDED_BY(mutex_);  // why
 };
 

@@ -52,7 +52,8 @@ class TemporaryEnvironment {
   }
 
   const std::lock_guard<std::mutex> lock_;
-  std::map<std::string, std::optional<std::string>> before_;  // by variable: its value before this object set it
+  // By variable: its value before this object set it
+  std::map<std::string, std::optional<std::string>> before_;
 };
 
 }  // namespace torch_ucc

@@ -11,7 +11,8 @@ char process_state(long pid) {
   if (!std::getline(stat, text)) {
     return 'X';
   }
-  const std::size_t name_end = text.rfind(')');  // the name of the program may contain any character
+  // The name of the program may contain any character
+  const std::size_t name_end = text.rfind(')');
   return name_end != std::string::npos && name_end + 2 < text.size() ? text[name_end + 2] : '?';
 }
 

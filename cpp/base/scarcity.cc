@@ -10,7 +10,8 @@
 namespace torch_ucc {
 namespace {
 
-constexpr std::size_t kDescriptorsToStart = 12;   // two only for a moment, two only with both kinds of shared memory
+// Two only for a moment, two only with both kinds of shared memory
+constexpr std::size_t kDescriptorsToStart = 12;
 constexpr std::size_t kDescriptorsAContext = 32;  // with peers on other hosts
 constexpr std::size_t kSharedMemoryAContext = 32 << 20;
 

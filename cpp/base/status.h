@@ -14,11 +14,12 @@ enum class StatusCode : std::uint8_t {
   ok,
   invalid,      // the call was wrong: correct it and call again; the group is usable
   unsupported,  // the call has no meaning here, or the library cannot do it; the group is usable
-  timeout,      // a deadline passed: a peer is late, stuck or gone; the group is not usable any more
-  peer_gone,    // a rank of the group ended or was lost; the group is not usable any more
-  transport,    // UCC, UCX or the store failed; the group is not usable any more
-  closed,       // the group was shut down, aborted or had failed before this call
-  internal,     // our own mistake: report it
+  // A deadline passed: a peer is late, stuck or gone; the group is not usable any more
+  timeout,
+  peer_gone,  // a rank of the group ended or was lost; the group is not usable any more
+  transport,  // UCC, UCX or the store failed; the group is not usable any more
+  closed,     // the group was shut down, aborted or had failed before this call
+  internal,   // our own mistake: report it
 };
 
 // Every poll of UCC and UCX returns a Status, so an ok Status is cheap: it is a null pointer and

@@ -53,7 +53,8 @@ class FreshPrefix {
   const int size_;
   int calls_ = 0;
   std::string text_;
-  std::vector<Queue> queues_;  // the queues that this rank answers; empty once all ranks have the prefix
+  // The queues that this rank answers; empty once all ranks have the prefix
+  std::vector<Queue> queues_;
 };
 
 }  // namespace torch_ucc

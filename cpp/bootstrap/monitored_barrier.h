@@ -12,7 +12,8 @@ namespace torch_ucc {
 
 struct MonitoredBarrier {
   KvStore& store;
-  std::string name;  // key prefix, new for each group; all barriers of the group write the same keys
+  // Key prefix, new for each group; all barriers of the group write the same keys
+  std::string name;
   int rank = 0;
   int size = 1;
   std::uint64_t number = 0;  // of this barrier within the group, from 1

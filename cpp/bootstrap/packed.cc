@@ -13,8 +13,9 @@
 namespace torch_ucc {
 namespace {
 
-constexpr char kEnd = '\n';                  // after each number
-constexpr std::size_t kMostExpanded = 1100;  // zlib's documentation: one byte expands to 1032 bytes at most
+constexpr char kEnd = '\n';  // after each number
+// zlib's documentation: one byte expands to 1032 bytes at most
+constexpr std::size_t kMostExpanded = 1100;
 
 void append_number(std::string& text, std::size_t number) {
   text += std::to_string(number);

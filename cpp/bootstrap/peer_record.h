@@ -11,14 +11,16 @@
 namespace torch_ucc {
 
 struct PeerRecord {
-  std::string host;     // name for people
-  std::string host_id;  // equal on ranks of one machine, also in different containers (the kernel's boot id)
+  std::string host;  // name for people
+  // Equal on ranks of one machine, also in different containers (the kernel's boot id)
+  std::string host_id;
   std::string nonce;    // random: differs between two starts of the process group
   std::string bell;     // address of the bell, for processes on the same host: see progress/bell.h
   std::string cores;    // the cores that the rank may run on, as text to compare: see base/core.h
   std::string address;  // the address of the UCX worker, as bytes
-  long pid = 0;         // in the process's own pid namespace: UCC tells processes apart by host and pid
-  NamedValues agreed;   // what must be equal on all ranks: settings, library versions
+  // In the process's own pid namespace: UCC tells processes apart by host and pid
+  long pid = 0;
+  NamedValues agreed;  // what must be equal on all ranks: settings, library versions
 
   // Returns a text that is equal on ranks which see each other's processes: ranks on one host and
   // in one pid namespace. A rank without a bell address is alone.

@@ -154,7 +154,8 @@ std::optional<Status> Copies::arrived(std::size_t piece) {
     const bool there = arrived_[slices_ ? slices_->of_piece(piece) : 0]->passed();
     hold_up_.store(!there, std::memory_order_relaxed);
     return there ? std::optional(Status()) : std::nullopt;
-  } catch (const std::exception& error) {  // the device is broken, and the peers will wait for this operation
+  } catch (const std::exception& error) {
+    // The device is broken, and the peers will wait for this operation
     return failure_of_device(error);
   }
 }

@@ -108,10 +108,13 @@ class Copies final : public PieceFlow {
   std::vector<std::shared_ptr<Fence>> arrived_;  // by slice
   std::vector<Twin> twins_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> by_host_;
-  std::optional<Slices> slices_;                       // empty: one slice
-  bool overlaps_ = false;                              // a piece writes memory that another piece reads
-  Mutex back_mutex_;                                   // a thread may stop the copies back while another queues them
-  std::size_t back_ TUCC_GUARDED_BY(back_mutex_) = 0;  // how many slices have their copies back queued
+  std::optional<Slices> slices_;  // empty: one slice
+  // A piece writes memory that another piece reads
+  bool overlaps_ = false;
+  // A thread may stop the copies back while another queues them
+  Mutex back_mutex_;
+  // How many slices have their copies back queued
+  std::size_t back_ TUCC_GUARDED_BY(back_mutex_) = 0;
   bool stopped_ TUCC_GUARDED_BY(back_mutex_) = false;
   std::atomic<bool> hold_up_{false};
   std::shared_ptr<Direct> direct_;

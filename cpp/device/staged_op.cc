@@ -58,7 +58,8 @@ Op::State StagedOp::poll(LoopToken& token) {
   if (state == State::ended) {
     status_ = inner().transport_status();
     if (direct() != nullptr && status_.code() != StatusCode::transport) {
-      direct()->end(token);  // after an error of the transport, the libraries may still use the memory
+      // After an error of the transport, the libraries may still use the memory
+      direct()->end(token);
     }
   }
   return state;
@@ -165,7 +166,8 @@ void StagedOp::announce() const {
 }
 
 bool StagedOp::is_announced() const {
-  const bool is_there = copies_ == nullptr || !copies_->in_slices();  // no bell rings when a slice arrives
+  // No bell rings when a slice arrives
+  const bool is_there = copies_ == nullptr || !copies_->in_slices();
   return begun_.load(std::memory_order_relaxed) && is_there && inner().is_announced();
 }
 

@@ -27,7 +27,8 @@ class StagedOp final : public OpDecorator {
   // their own.
   struct Line {
     std::shared_ptr<TicketQueue> tickets = std::make_shared<TicketQueue>();
-    std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);  // how many operations have not begun
+    // How many operations have not begun
+    std::shared_ptr<std::atomic<int>> waiting = std::make_shared<std::atomic<int>>(0);
   };
 
   // `copies` may be null. If `after` is empty, begin() of the copies was called already. `reads`
@@ -69,7 +70,8 @@ class StagedOp final : public OpDecorator {
   const bool reads_;
   std::string first_of_these_;  // describes the first of `after`, for the report of a timeout
   std::uint64_t ticket_ = 0;
-  Mutex mutex_;                            // a thread may detach inputs while another sees earlier operations end
+  // A thread may detach inputs while another sees earlier operations end
+  Mutex mutex_;
   std::atomic<bool> has_followed_{false};  // the earlier operations have ended
   bool detach_when_followed_ TUCC_GUARDED_BY(mutex_) = false;
   bool is_taken_back_ TUCC_GUARDED_BY(mutex_) = false;

@@ -13,11 +13,13 @@
 namespace torch_ucc {
 namespace {
 
-constexpr std::chrono::seconds kToConnect{10};  // the peer answers only after its own calls of connect()
+// The peer answers only after its own calls of connect()
+constexpr std::chrono::seconds kToConnect{10};
 constexpr std::chrono::seconds kToBeConnected{60};
-constexpr milliseconds kSilence{3500};  // the kernel checks each second, so a connection ends after 4 s
-constexpr std::size_t kAddresses = 8;   // how many addresses of a host are tried
-constexpr std::size_t kGuests = 64;     // how many connections without the secret are kept
+// The kernel checks each second, so a connection ends after 4 s
+constexpr milliseconds kSilence{3500};
+constexpr std::size_t kAddresses = 8;  // how many addresses of a host are tried
+constexpr std::size_t kGuests = 64;    // how many connections without the secret are kept
 
 Ending meaning_of(int error) {
   switch (error) {
@@ -215,7 +217,8 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
     line.in.erase(0, Notice::kBytes);
     if (!notice || notice->peer >= size_) {
       end(line);
-      heard.push_back({line.peer, Ending::unreachable});  // the peer knows the secret, but its notice cannot be decoded
+      // The peer knows the secret, but its notice cannot be decoded
+      heard.push_back({line.peer, Ending::unreachable});
       return;
     }
     heard.push_back(*notice);

@@ -90,7 +90,8 @@ class LifeLines {
   Socket listener_;
   Deadline listen_until_;
   std::list<Line> lines_;
-  std::vector<std::uint64_t> begun_;  // peers of lines that connect() began and that are not settled
+  // Peers of lines that connect() began and that are not settled
+  std::vector<std::uint64_t> begun_;
   mutable Mutex mutex_;
   std::vector<std::uint64_t> failed_ TUCC_GUARDED_BY(mutex_);
   std::atomic<std::size_t> unsettled_{0};

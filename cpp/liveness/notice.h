@@ -12,10 +12,11 @@
 namespace torch_ucc {
 
 enum class Ending : std::uint8_t {
-  left = 1,     // closed in agreement with all ranks: no rank waits for it
-  exited,       // ended on purpose, while other ranks may still wait for it
-  died,         // its process ended without a notice
-  reset,        // its host reset the connection: its process ended, or the connection was lost long ago
+  left = 1,  // closed in agreement with all ranks: no rank waits for it
+  exited,    // ended on purpose, while other ranks may still wait for it
+  died,      // its process ended without a notice
+  // Its host reset the connection: its process ended, or the connection was lost long ago
+  reset,
   unreachable,  // its host does not answer any more
 };
 

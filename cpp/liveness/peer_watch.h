@@ -23,8 +23,9 @@ class PeerWatch {
  public:
   struct Process {
     std::uint64_t peer = 0;
-    int pid = 0;                  // in our pid namespace
-    std::function<Ending()> how;  // returns how the process ended; called in the watching thread after the end
+    int pid = 0;  // in our pid namespace
+    // Returns how the process ended; called in the watching thread after the end
+    std::function<Ending()> how;
   };
 
   // Called in the watching thread, once for each peer that ended. Not called for a peer that left
@@ -51,7 +52,8 @@ class PeerWatch {
  private:
   struct Watched {
     Process process;
-    int descriptor;  // of the process; -1 if it had ended already, or the kernel has no such descriptors
+    // Of the process; -1 if it had ended already, or the kernel has no such descriptors
+    int descriptor;
     bool ended = false;
   };
   void watch();

@@ -23,7 +23,8 @@ struct Call {
   static constexpr int kNoPeer = -1;
 
   const Operation* op = &operation::kCoalesced;
-  std::uint64_t seq = 0;  // counts the group's collectives from 1; its messages have a counter of their own
+  // Counts the group's collectives from 1; its messages have a counter of their own
+  std::uint64_t seq = 0;
   std::shared_ptr<const GroupInfo> group;
   int peer = kNoPeer;  // of send and recv, with its tag
   int tag = 0;

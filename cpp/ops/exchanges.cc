@@ -272,7 +272,8 @@ Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs
     }
     check_own_part(call, output, part);
     if (!is_one_memory(output, part)) {
-      moves.copy(output, apart_from(moves.held(), {output}, {part}).front());  // the output may overlap two inputs
+      // The output may overlap two inputs
+      moves.copy(output, apart_from(moves.held(), {output}, {part}).front());
     }
   }
   return moves.finish(payload_of_all(parts), parts, {output});

@@ -108,7 +108,8 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
   for (std::size_t rank = 0; rank < landings.size(); ++rank) {
     const bool in_place = rank == own && source_of(source) == source_of(landings[rank]);
     if (!in_place && shares_memory(source, landings[rank])) {
-      source = copied_source(prepared, source);  // a piece that arrives would change what is still to be sent
+      // A piece that arrives would change what is still to be sent
+      source = copied_source(prepared, source);
     }
   }
   prepared.path = Path::collective;

@@ -23,7 +23,8 @@ Payload payload_of(const at::Tensor& tensor, const char* reduce_op) { return {te
 namespace {
 
 Part part_of(const at::Tensor& tensor) {
-  return {const_cast<void*>(source_of(tensor)), bytes_of(tensor)};  // const_cast: sources are only read
+  // const_cast: sources are only read
+  return {const_cast<void*>(source_of(tensor)), bytes_of(tensor)};
 }
 
 }  // namespace

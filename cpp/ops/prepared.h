@@ -36,12 +36,16 @@ enum class Path : unsigned char {
 // What an operation holds.
 struct Held {
   Payload payload;
-  std::vector<std::uint64_t> counts;  // Prepared::args points into these two if the ranks' parts differ in size
+  // Prepared::args points into these two if the ranks' parts differ in size
+  std::vector<std::uint64_t> counts;
   std::vector<std::uint64_t> displacements;
-  c10::SmallVector<at::Tensor, 2> buffers;   // the network may read and write them until the operation is destroyed
-  c10::SmallVector<at::Tensor, 2> callers;   // copied from and to within the lease, until let_go()
-  std::vector<std::function<void()>> loads;  // copy what is sent from the caller's tensors to the buffers
-  std::function<void()> store;               // copies the result from the buffers to the caller's tensors; may be empty
+  // The network may read and write them until the operation is destroyed
+  c10::SmallVector<at::Tensor, 2> buffers;
+  c10::SmallVector<at::Tensor, 2> callers;  // copied from and to within the lease, until let_go()
+  // Copy what is sent from the caller's tensors to the buffers
+  std::vector<std::function<void()>> loads;
+  // Copies the result from the buffers to the caller's tensors; may be empty
+  std::function<void()> store;
 
   // Adds a tensor to `buffers` or `callers`, unless it is the last tensor there already.
   static void keep(c10::SmallVector<at::Tensor, 2>& held, at::Tensor tensor) {

@@ -15,12 +15,14 @@
 namespace torch_ucc {
 
 struct ReduceRule {
-  at::ScalarType compute = at::ScalarType::Undefined;  // if it is not the tensor's type, the data is copied to it
+  // If it is not the tensor's type, the data is copied to it
+  at::ScalarType compute = at::ScalarType::Undefined;
   ucc_datatype_t datatype = UCC_DT_UINT8;
   ucc_reduction_op_t op = UCC_OP_SUM;
   bool divide = false;  // AVG: summed, then divided by the size of the group
-  bool order = false;   // MIN and MAX of floats: compared as ordered integer keys, see ordered_keys.h
-  bool scale = false;   // PREMUL_SUM: multiplied by the caller's factor, then summed
+  // MIN and MAX of floats: compared as ordered integer keys, see ordered_keys.h
+  bool order = false;
+  bool scale = false;  // PREMUL_SUM: multiplied by the caller's factor, then summed
 
   // Whether UCC and torch's own kernels can compute this rule in device memory, too. The same on
   // all ranks.

@@ -261,7 +261,8 @@ void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::T
   prepared.pieces.total = count;
   prepared.pieces.element_size = static_cast<std::size_t>(mine.element_size());
   prepared.pieces.count = share / prepared.pieces.element_size;
-  prepared.shield(parts, {mine});  // also for the operation's buffers: the shares of a piece must lie one after the other
+  // Also for the operation's buffers: the shares of a piece must lie one after the other
+  prepared.shield(parts, {mine});
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 

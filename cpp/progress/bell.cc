@@ -26,7 +26,8 @@ struct Bell::Page {
     std::atomic<Clock::rep> since{0};
   };
 
-  std::uint64_t key = 0;  // random: a page found under a recycled process id is not taken for this one
+  // Random: a page found under a recycled process id is not taken for this one
+  std::uint64_t key = 0;
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> sleepers{0};
   std::atomic<Presence> presence{Presence::here};

@@ -31,7 +31,8 @@ class Completion {
  private:
   static constexpr std::uint32_t kPending = 0;
   static constexpr std::uint32_t kClaimed = 1;  // a thread writes status_
-  static constexpr std::uint32_t kWatched = 2;  // there is a callback, so complete() takes the slow path
+  // There is a callback, so complete() takes the slow path
+  static constexpr std::uint32_t kWatched = 2;
   static constexpr std::uint32_t kDone = 4;
 
   std::atomic<std::uint32_t> state_{kPending};

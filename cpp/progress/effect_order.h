@@ -30,7 +30,8 @@ class EffectOrder {
   // An operation that a later one has to wait for.
   struct Before {
     std::weak_ptr<const Op> op;
-    bool until_detached = false;  // the later one waits for a copy of its inputs only, not for its end
+    // The later one waits for a copy of its inputs only, not for its end
+    bool until_detached = false;
 
     bool over() const;
   };

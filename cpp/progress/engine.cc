@@ -37,7 +37,8 @@ class Engine::BatonGuard {
       engine_.baton_.unlock();
       return;
     }
-    if (engine_.ended_.size() == 1) {  // the usual case; the vector keeps its memory for the next operation
+    // The usual case; the vector keeps its memory for the next operation
+    if (engine_.ended_.size() == 1) {
       Ended only = std::move(engine_.ended_.front());
       engine_.ended_.clear();
       engine_.baton_.unlock();
@@ -113,7 +114,8 @@ void Engine::start_now(std::shared_ptr<Op> op, Follow follow) {
     const Op* const mine = op.get();
     admit_intake(baton.token());
     admit(baton.token(), std::move(op));
-    poll(baton.token(), mine, follow == Follow::leaves ? 1 : policy_.polls_after_post);  // a caller that leaves polls only once
+    // A caller that leaves polls only once
+    poll(baton.token(), mine, follow == Follow::leaves ? 1 : policy_.polls_after_post);
   } else {
     intake_.add(std::move(op));
   }
@@ -225,7 +227,8 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
     });
     const Clock::time_point now = Clock::now();
     if (!busy) {
-      return !failed() && !domain.failed();  // after a failure the operations were given up, not drained
+      // After a failure the operations were given up, not drained
+      return !failed() && !domain.failed();
     }
     if (deadline.passed(now)) {
       return false;
@@ -279,7 +282,8 @@ bool Engine::complete(Op& op, Status status) {
   if (code != StatusCode::ok) {
     op.take_back(Op::After::given_up);
   }
-  op.record_end(code);  // before the completion: a thread that sees it may read the recorder at once
+  // Before the completion: a thread that sees it may read the recorder at once
+  op.record_end(code);
   if (code != StatusCode::ok) {
     trace::request_dump(trace::name(code));
   }

@@ -136,13 +136,16 @@ class Engine {
 
  private:
   class BatonGuard;  // holds the baton for a block
-  class Attendance;  // while one exists, the background thread leaves the operations in flight to the caller that waits
+  // While one exists, the background thread leaves the operations in flight to the caller that
+  // waits
+  class Attendance;
   using Ops = std::vector<std::shared_ptr<Op>>;
 
   // An operation that has ended, and that is completed after the baton is given back.
   struct Ended {
     std::shared_ptr<Op> op;
-    std::optional<Status> status;  // nothing: the transport ended it well, and finish() must still run
+    // Nothing: the transport ended it well, and finish() must still run
+    std::optional<Status> status;
   };
 
   // The result of driving.
@@ -193,29 +196,36 @@ class Engine {
   Ops in_flight_ TUCC_GUARDED_BY(baton_);
   std::vector<Ended> ended_ TUCC_GUARDED_BY(baton_);
   Suspects suspects_ TUCC_GUARDED_BY(baton_);
-  Ops abandoned_ TUCC_GUARDED_BY(baton_);      // given up, but the transport may still use their buffers
+  // Given up, but the transport may still use their buffers
+  Ops abandoned_ TUCC_GUARDED_BY(baton_);
   Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before
 
   // Read by threads that rest between polls.
-  std::atomic<std::uint64_t> activity_{0};               // grows when an operation advances or ends
-  std::atomic<microseconds> patience_{microseconds(0)};  // the longest patience() of operations in flight
-  std::atomic<bool> all_announced_{true};                // whether all operations in flight are announced
-  std::atomic<bool> any_lost_{false};                    // a domain has lost a member
-  std::atomic<bool> failed_{false};                      // written after failure_
+  std::atomic<std::uint64_t> activity_{0};  // grows when an operation advances or ends
+  // The longest patience() of operations in flight
+  std::atomic<microseconds> patience_{microseconds(0)};
+  // Whether all operations in flight are announced
+  std::atomic<bool> all_announced_{true};
+  std::atomic<bool> any_lost_{false};  // a domain has lost a member
+  std::atomic<bool> failed_{false};    // written after failure_
 
-  std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};  // until then callers that wait give way
+  // Until then callers that wait give way
+  std::atomic<Clock::time_point> give_way_until_{Clock::time_point()};
 
   Intake intake_;
 
   std::atomic<std::size_t> outstanding_{0};
   std::atomic<int> attending_{0};       // how many Attendances exist
   std::atomic<std::uint64_t> left_{0};  // how many operations were posted with Follow::leaves
-  std::atomic<int> caller_core_{-1};    // the core of the last caller that left an operation in the intake
+  // The core of the last caller that left an operation in the intake
+  std::atomic<int> caller_core_{-1};
   std::atomic<std::uint64_t> sleeps_{0};
 
-  std::atomic<Clock::rep> last_death_;  // when a domain last lost a member, or failed because a peer was gone
+  // When a domain last lost a member, or failed because a peer was gone
+  std::atomic<Clock::rep> last_death_;
   std::atomic<std::uint64_t> domain_failures_{0};
-  std::atomic<bool> keeps_ended_{false};  // an operation that ended well has left requests in the transport
+  // An operation that ended well has left requests in the transport
+  std::atomic<bool> keeps_ended_{false};
   std::uint64_t domain_failures_seen_ TUCC_GUARDED_BY(baton_) = 0;
   Mutex failure_mutex_;  // the first of several threads that report a failure wins
   Status failure_;       // written once, before failed_

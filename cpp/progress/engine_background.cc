@@ -17,7 +17,8 @@ void Engine::stop_background() {
     background_.join();
   }
   if (failed()) {
-    drive(nullptr, 1);  // futures and callbacks rely on the background thread to end given-up operations
+    // Futures and callbacks rely on the background thread to end given-up operations
+    drive(nullptr, 1);
   }
 }
 

@@ -55,7 +55,8 @@ bool Engine::wait_attending(std::optional<Attendance>& here, Op& op, Deadline de
       break;
     }
     if (ask.passed(now)) {
-      here.reset();  // the background thread drives while the check waits for the GIL or runs a signal handler
+      // The background thread drives while the check waits for the GIL or runs a signal handler
+      here.reset();
       interrupt();
       here.emplace(*this);
       ask = Deadline::after(kInterruptEvery);
@@ -102,7 +103,8 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
     case Parker::Step::pause: {
       Bell::Sleep sleep(bell_);
       const Clock::time_point before = now;
-      now = drive_for(parker, waited_for).now;  // sees all that came before the announcement; later events ring
+      // Sees all that came before the announcement; later events ring
+      now = drive_for(parker, waited_for).now;
       const bool over = waited_for != nullptr ? settled(*waited_for) : !background_has_work() || wake_up_.stopped();
       if (over || parker.moves(now - before)) {
         return;

@@ -13,9 +13,11 @@ namespace torch_ucc {
 struct Loss {
   static constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
 
-  int rank = 0;                          // in the group
-  Status reason;                         // the error of operations that fail because of the loss; names the member
-  std::uint64_t last_called = kUnknown;  // the sequence number of the last collective of the group that it called
+  int rank = 0;  // in the group
+  // The error of operations that fail because of the loss; names the member
+  Status reason;
+  // The sequence number of the last collective of the group that it called
+  std::uint64_t last_called = kUnknown;
 };
 
 struct LossPolicy {

@@ -142,7 +142,8 @@ class Op {
   Deadline deadline() const { return deadline_; }
   void set_deadline(Deadline deadline) { deadline_ = deadline; }  // before it is posted
 
-  Quiet& quiet() { return quiet_; }  // about data for this operation alone; the engine uses it with the baton
+  // About data for this operation alone; the engine uses it with the baton
+  Quiet& quiet() { return quiet_; }
 
  protected:
   // Called by take_back() before the memory belongs to the caller again. Copies the data that the

@@ -11,18 +11,23 @@
 namespace torch_ucc {
 
 struct ParkPolicy {
-  microseconds spin{200};    // how long to poll without a pause; zero when ranks outnumber their cores
+  // How long to poll without a pause; zero when ranks outnumber their cores
+  microseconds spin{200};
   microseconds yield{2000};  // how long to yield between polls after that
   microseconds pause_min{20};
-  microseconds pause_max{1000};        // also the longest time in which the arrival of a peer is not noticed
+  // Also the longest time in which the arrival of a peer is not noticed
+  microseconds pause_max{1000};
   microseconds pause_max_rung{20000};  // used instead if every peer rings when it arrives
-  int polls_after_post = 16;           // polls by a caller that waits: often enough for a small operation to end
-  int polls_per_yield = 8;             // polls between two yields
-  int polls_per_round = 32;            // polls between two reads of the clock
-  microseconds crowded_yield{1000};    // if a yield takes longer, another thread computes on the core
-  microseconds give_way{50000};        // how long a caller that waits then neither spins nor yields
-  microseconds moving{5};              // a single poll that takes as long has moved data
-  bool beside_caller = false;          // the background thread starts an operation on the core of the caller that left it
+  // polls by a caller that waits: often enough for a small operation to end
+  int polls_after_post = 16;
+  int polls_per_yield = 8;   // polls between two yields
+  int polls_per_round = 32;  // polls between two reads of the clock
+  // If a yield takes longer, another thread computes on the core
+  microseconds crowded_yield{1000};
+  microseconds give_way{50000};  // how long a caller that waits then neither spins nor yields
+  microseconds moving{5};        // a single poll that takes as long has moved data
+  // The background thread starts an operation on the core of the caller that left it
+  bool beside_caller = false;
 };
 
 // A state machine without side effects: it decides, and the thread sleeps.

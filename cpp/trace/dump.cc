@@ -89,11 +89,13 @@ std::string to_json(const FlightRecorder& recorder, const std::string& reason, s
   for (const auto& [number, group] : recorder.groups()) {
     groups.item(to_json(number, group));
   }
-  const auto [first, last] = recorder.held();  // before the records, so that later operations do not count as missing
+  // Before the records, so that later operations do not count as missing
+  const auto [first, last] = recorder.held();
   for (const FlightRecorder::Record& record : recorder.records(since)) {
     records.item(to_json(record));
   }
-  for (const auto& [number, text] : recorder.sites()) {  // after the records, so that each of their sites is included
+  // After the records, so that each of their sites is included
+  for (const auto& [number, text] : recorder.sites()) {
     sites.text(std::to_string(number), text);
   }
   const auto wall = std::chrono::system_clock::now().time_since_epoch();

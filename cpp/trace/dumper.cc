@@ -81,7 +81,8 @@ void Dumper::request(const char* reason) {
   reason_.store(reason);
   requested_.fetch_add(1);
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);  // fails only if the counter is full
+  // Fails only if the counter is full
+  [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof one);
 }
 
 bool Dumper::flush(Deadline deadline) {

@@ -100,7 +100,8 @@ static_assert(std::is_trivially_copyable_v<CallRecord> && sizeof(CallRecord) % s
 struct Event : CallRecord {
   std::int64_t posted_ns = 0;  // 0: not yet
   std::int64_t ended_ns = 0;
-  std::int64_t awaited_ns = 0;  // when the first wait() began; 0: no wait() so far, or only after the end
+  // When the first wait() began; 0: no wait() so far, or only after the end
+  std::int64_t awaited_ns = 0;
   StatusCode result = StatusCode::ok;
 
   State state() const {

@@ -112,7 +112,8 @@ void FlightRecorder::count_error(std::uint64_t id) {
 
 // Returns nothing if the slot holds another operation, or not yet this one.
 std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
-  constexpr int kTries = 1000;  // if the kernel stopped the writer in its slot, this record is left out
+  // If the kernel stopped the writer in its slot, this record is left out
+  constexpr int kTries = 1000;
   for (int i = 0; i < kTries; ++i) {
     const std::uint64_t before = slot.version.load(std::memory_order_acquire);
     if (before / 2 != id) {

@@ -47,14 +47,16 @@ class Recording {
 // called from any thread.
 class FlightRecorder {
  public:
-  static constexpr std::size_t kCapacity = 8192;  // 1 MB; the smallest operations fill the ring in 5 to 30 ms
+  // 1 MB; the smallest operations fill the ring in 5 to 30 ms
+  static constexpr std::size_t kCapacity = 8192;
 
   struct Group {
     std::string name;
     int rank = 0;
     std::vector<std::int64_t> global_ranks;  // by rank of the group
     bool closed = false;
-    std::string failure;                          // why the group failed first; empty: it has not failed
+    // Why the group failed first; empty: it has not failed
+    std::string failure;
     std::map<std::string, std::uint64_t> errors;  // how many operations failed, by name
   };
   struct Record {
@@ -100,7 +102,8 @@ class FlightRecorder {
   using Words = std::array<std::uint64_t, kWords>;
 
   struct alignas(64) Slot {
-    std::atomic<std::uint64_t> version{0};  // twice the id of its record, plus one while begin() writes
+    // Twice the id of its record, plus one while begin() writes
+    std::atomic<std::uint64_t> version{0};
     // Each holds the id until the event happens, then the bit kHappened, the time and, for `ended`,
     // the result. An event is stored by comparing with the id, so it cannot reach the record of a
     // later operation.

@@ -76,7 +76,8 @@ ucc_coll_args_t allgather_args(const void* mine, void* all, std::size_t bytes, i
 ucc_coll_args_t allgatherv_args(const void* mine, std::size_t bytes, void* all, const std::uint64_t* counts,
                                 const std::uint64_t* displacements, ucc_memory_type_t memory) {
   ucc_coll_args_t args = args_of(UCC_COLL_TYPE_ALLGATHERV);
-  args.src.info = span(const_cast<void*>(mine), bytes, UCC_DT_UINT8, memory);  // const_cast: as above
+  // const_cast: as above
+  args.src.info = span(const_cast<void*>(mine), bytes, UCC_DT_UINT8, memory);
   args.dst.info_v = uneven_span(all, counts, displacements, UCC_DT_UINT8, memory);
   set_64_bit(args);
   return args;
@@ -99,7 +100,8 @@ ucc_coll_args_t reduce_args(void* buffer, std::size_t count, ucc_datatype_t data
 ucc_coll_args_t reduce_scatter_args(const void* all, void* mine, std::size_t count, int size, ucc_datatype_t datatype,
                                     ucc_reduction_op_t op, ucc_memory_type_t memory) {
   ucc_coll_args_t args = args_of(UCC_COLL_TYPE_REDUCE_SCATTER);
-  args.src.info = span(const_cast<void*>(all), count * static_cast<std::size_t>(size), datatype, memory);  // const_cast: as above
+  // const_cast: as above
+  args.src.info = span(const_cast<void*>(all), count * static_cast<std::size_t>(size), datatype, memory);
   args.dst.info = span(mine, count, datatype, memory);
   args.op = op;
   return args;

@@ -135,11 +135,15 @@ class Collective : public Op {
   std::uint64_t errors_before_ = 0;  // ErrorLog::count() before the first piece was posted
   std::uint64_t errors_seen_ = 0;    // ErrorLog::count() when the current bounce buffers were new
   bool doubtful_ = false;
-  bool leaves_requests_ = false;                               // UCC may still use requests that it reports as ended
-  bool bounce_buffers_are_lost_ = false;                       // such a request may still use the bounce buffers
-  std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};  // of pieces ended_..posted_, piece i at i % kMaxWindow
-  alignas(16) std::array<char, 48> small_{};                   // the bounce buffers, if they fit
-  std::unique_ptr<char[]> large_;                              // else the bounce buffers; those of piece i at i % window
+  // UCC may still use requests that it reports as ended
+  bool leaves_requests_ = false;
+  // Such a request may still use the bounce buffers
+  bool bounce_buffers_are_lost_ = false;
+  // Of pieces ended_..posted_, piece i at i % kMaxWindow
+  std::array<ucc_coll_req_h, Pieces::kMaxWindow> requests_{};
+  alignas(16) std::array<char, 48> small_{};  // the bounce buffers, if they fit
+  // Else the bounce buffers; those of piece i at i % window
+  std::unique_ptr<char[]> large_;
   // A copy of the sources, if the operation goes on after its caller got its memory back.
   std::unique_ptr<char[]> left_;
   Status status_;

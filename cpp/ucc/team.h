@@ -21,8 +21,9 @@ namespace torch_ucc {
 
 // How the members of a team wake each other.
 struct Bells {
-  std::vector<const Bell*> on_host;  // of the other members on this host; they must outlive the team
-  bool complete = false;             // every other member has a bell in `on_host`
+  // Of the other members on this host; they must outlive the team
+  std::vector<const Bell*> on_host;
+  bool complete = false;  // every other member has a bell in `on_host`
 };
 
 class UccTeam {

@@ -176,7 +176,8 @@ void Messages::post(LoopToken& token, Slot& slot) {
     }
   } else {
     const bool any = message.peer == Message::kAnyRank;
-    param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;  // only the callback learns the source of a message that is too long
+    // Only the callback learns the source of a message that is too long
+    param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     param.cb.recv = received;
     request = ucp_tag_recv_nbx(worker.handle(token), data, count, channel_->tag_from(any ? 0 : message.peer, space_, tag_),
                                any ? TagLayout::kAnySource : TagLayout::kExact, &param);

@@ -80,7 +80,8 @@ class Messages : public Op {
     std::array<char, 32> small{};    // what is sent or received, if it is host memory and fits
 
     Slot(Messages* messages, const Message& one) : op(messages), message(one) {}
-    Slot(Slot&& other) noexcept : op(other.op), message(other.message) {}  // only before it is posted
+    // Only before it is posted
+    Slot(Slot&& other) noexcept : op(other.op), message(other.message) {}
     void make_copy();
   };
   struct Copier;  // UCX's callbacks that copy
@@ -103,7 +104,8 @@ class Messages : public Op {
   const Space space_;
   const std::uint32_t tag_;
   const NextRound next_round_;
-  std::vector<Slot> slots_;             // of this round; UCX has their addresses while messages are in flight
+  // Of this round; UCX has their addresses while messages are in flight
+  std::vector<Slot> slots_;
   std::atomic<std::size_t> posted_{0};  // read by the thread that takes the memory back
   std::size_t ended_ = 0;
   std::size_t copied_ = 0;  // how many parts of messages were copied from or to UCX

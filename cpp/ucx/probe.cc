@@ -55,7 +55,8 @@ std::vector<std::string> TransportProbe::transports_to(const std::string& addres
   for (unsigned i = 0; i < attributes.transports.num_entries; ++i) {
     transports.push_back(std::string(entries[i].transport_name) + "/" + entries[i].device_name);
   }
-  return transports;  // the endpoint goes with the worker: nothing was sent that a close would have to flush
+  // The endpoint goes with the worker: nothing was sent that a close would have to flush
+  return transports;
 }
 
 std::string ucx_library_version() {

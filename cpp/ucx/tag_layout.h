@@ -16,7 +16,8 @@ enum class Space : std::uint8_t { user = 0, collective = 1 };
 struct TagLayout {
   static constexpr int kMaxRanks = 1 << 16;
   static constexpr int kMaxGroup = (1 << 15) - 1;
-  static constexpr std::uint16_t kNotes = 0;  // instead of a group: notes to a process, see UcxWorker::take_note()
+  // Instead of a group: notes to a process, see UcxWorker::take_note()
+  static constexpr std::uint16_t kNotes = 0;
 
   static constexpr std::uint64_t kExact = ~std::uint64_t{0};
   static constexpr std::uint64_t kAnySource = ~(std::uint64_t{kMaxRanks - 1} << 32U);

@@ -74,7 +74,8 @@ void Delivery::run(std::function<void()> job) {
       std::thread(serve, state_).detach();
       ++state_->threads;
     } catch (const std::system_error&) {
-      if (state_->threads == 0) {  // the system has no thread left, and no other thread would run it
+      // The system has no thread left, and no other thread would run it
+      if (state_->threads == 0) {
         job = std::move(state_->jobs.back());
         state_->jobs.pop_back();
         lock.unlock();

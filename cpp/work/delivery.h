@@ -16,7 +16,8 @@ class Delivery {
   static constexpr std::size_t kMaxThreads = 16;
 
   Delivery();
-  ~Delivery() = default;  // does not wait: threads own what they use, and end once stop() was called
+  // Does not wait: threads own what they use, and end once stop() was called
+  ~Delivery() = default;
   Delivery(const Delivery&) = delete;
   Delivery& operator=(const Delivery&) = delete;
 

@@ -76,7 +76,8 @@ bool UccWork::isCompleted() {
   if (parts_.ended() || home_->engine.settled(*parts_.op)) {
     return std::all_of(parts_.fences.begin(), parts_.fences.end(), [](const auto& fence) { return fence->passed(); });
   }
-  home_->engine.drive_in_background(*parts_.op);  // a caller that only calls isCompleted() must see the end, too
+  // A caller that only calls isCompleted() must see the end, too
+  home_->engine.drive_in_background(*parts_.op);
   return false;
 }
 
@@ -210,7 +211,8 @@ c10::intrusive_ptr<c10::ivalue::Future> UccWork::getFuture() {
       for (const auto& fence : fences) {
         streams.push_back(fence->stream());
       }
-      const c10::MultiStreamGuard behind_them(streams);  // a stream that waits for the future waits for these streams
+      // A stream that waits for the future waits for these streams
+      const c10::MultiStreamGuard behind_them(streams);
       future->markCompleted(c10::IValue(outputs));
     } else {
       future->setError(exception_for_user(status));

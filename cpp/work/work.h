@@ -25,8 +25,9 @@ struct WorkHome {
 
   Engine& engine;
   Delivery& delivery;
-  std::uint32_t group = 0;     // its number in the flight recorder
-  bool blocking_wait = false;  // wait() always blocks until the outputs are there, as with a timeout
+  std::uint32_t group = 0;  // its number in the flight recorder
+  // wait() always blocks until the outputs are there, as with a timeout
+  bool blocking_wait = false;
   std::array<trace::CountersByRoute, kOperations> counters{};
 };
 
@@ -38,7 +39,8 @@ class UccWork final : public c10d::Work {
   // base class would prepare for one all the same. `inputs` are shown in profiles if they are not
   // the outputs.
   struct Parts {
-    std::shared_ptr<Op> op;    // what to wait for: null if nothing had to be sent, a batch if the call was coalesced
+    // What to wait for: null if nothing had to be sent, a batch if the call was coalesced
+    std::shared_ptr<Op> op;
     std::shared_ptr<Op> part;  // the call's own operation within a batch, else null
     c10d::OpType type = c10d::OpType::UNKNOWN;
     const char* title = nullptr;
@@ -46,7 +48,8 @@ class UccWork final : public c10d::Work {
     std::uint64_t seq = 0;
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
-    std::vector<std::shared_ptr<const Fence>> fences;  // on devices: the outputs are there once these are passed
+    // On devices: the outputs are there once these are passed
+    std::vector<std::shared_ptr<const Fence>> fences;
 
     bool ended() const { return op == nullptr || op->completion().done(); }
     // Whether the operation belongs to the parent of this forked child. It never ends here.
@@ -73,7 +76,8 @@ class UccWork final : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override;
-  void synchronize() override;      // makes the current stream wait for the outputs, if the operation ended well
+  // Makes the current stream wait for the outputs, if the operation ended well
+  void synchronize() override;
   int sourceRank() const override;  // the rank that sent; -1 until the receive has ended
 
   // Drives the engine until the operation has ended on the host, then makes the current stream wait
@@ -97,7 +101,8 @@ class UccWork final : public c10d::Work {
   const std::shared_ptr<WorkHome> home_;
   const Parts parts_;  // without the inputs
 
-  std::mutex future_mutex_;  // two threads may ask for the future at once; it is made only when asked for
+  // Two threads may ask for the future at once; it is made only when asked for
+  std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

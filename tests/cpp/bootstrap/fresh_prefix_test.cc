@@ -66,7 +66,8 @@ TEST(FreshPrefix, IsNotAskedForBeforeItIsNeeded) {
 TEST(FreshPrefix, IsTheSameOnAllRanksAndNewEachTime) {
   FakeJob job(5);
   std::set<std::string> found;
-  for (int size : {5, 3, 5, 4, 2, 1}) {  // as many as start: none is mistaken for one of another start
+  // As many as start: none is mistaken for one of another start
+  for (int size : {5, 3, 5, 4, 2, 1}) {
     found.insert(only_one_of(start(job, size)));
   }
   EXPECT_EQ(found.size(), 6U);

@@ -208,7 +208,8 @@ TEST(MonitoredBarrier, WithoutRank0TheOthersEndByThemselves) {
 }
 
 TEST(MonitoredBarrier, SaysThatTheStoreIsGoneWheneverItGoes) {
-  for (int operations = 0; operations < 2; ++operations) {  // rank 0: get, set; the others: set, get
+  // Rank 0: get, set; the others: set, get
+  for (int operations = 0; operations < 2; ++operations) {
     for (const int rank : {0, 1}) {
       Group group(2);
       ASSERT_FALSE(group.enter(1 - rank, {.limit = rank == 0 ? -kLong : kShort}).ok());

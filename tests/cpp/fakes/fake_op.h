@@ -29,9 +29,10 @@ class FakeOp : public Op {
     bool is_announced = false;  // whether peers would ring
     microseconds patience{0};
     bool starts_slowly = false;
-    std::string waits_for{};            // nothing
-    Need need = Need::relayed;          // of any lost member
-    bool drained = false;               // whether the transport lets go at once of what was given up
+    std::string waits_for{};    // nothing
+    Need need = Need::relayed;  // of any lost member
+    // Whether the transport lets go at once of what was given up
+    bool drained = false;
     bool detaches = false;              // whether it copies what it still has to send
     bool detaches_later = false;        // only in detach_now()
     std::function<Status()> finish{};   // in place of finish(), may throw

@@ -213,7 +213,8 @@ TEST(EngineThreads, BesideACallerWhoNeverLeavesItAnythingTheBackgroundThreadRest
   };
   std::thread caller([&] {
     while (!over.load()) {
-      rig.engine.post_and_wait(make_op({.on_start = take_a_while}), hard_limit());  // it is there to be seen for a while
+      // It is there to be seen for a while
+      rig.engine.post_and_wait(make_op({.on_start = take_a_while}), hard_limit());
     }
   });
   EXPECT_TRUE(comes_to_rest());

@@ -90,7 +90,8 @@ namespace {
 
 constexpr std::size_t kElements = 10;
 const Pieces kWhole{.total = kElements, .element_size = sizeof(float)};
-const Pieces kOfFour{.total = kElements, .count = 4, .element_size = sizeof(float), .window = 2};  // 4, 4 and 2
+// 4, 4 and 2
+const Pieces kOfFour{.total = kElements, .count = 4, .element_size = sizeof(float), .window = 2};
 
 class CollectiveTest : public testing::Test {
  protected:

@@ -17,7 +17,8 @@ TEST(UccContextConfig, OptionsOfTheContextAndOfItsComponents) {
   const std::string text =
       printed([&](std::FILE* stream) { ucc_context_config_print(config.get(), stream, "", UCC_CONFIG_PRINT_CONFIG); });
   EXPECT_NE(text.find("UCC_ESTIMATED_NUM_PPN=7\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("UCC_CL_BASIC_TUNE=allreduce:0-4k:5\n"), std::string::npos) << text;  // UCC prints none of tl/ucp
+  // UCC prints none of tl/ucp
+  EXPECT_NE(text.find("UCC_CL_BASIC_TUNE=allreduce:0-4k:5\n"), std::string::npos) << text;
 }
 
 class UccContextConfigRefusal : public testing::TestWithParam<const char*> {};
