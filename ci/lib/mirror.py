@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDERS = ["base", "trace", "progress", "bootstrap", "liveness", "ucc", "ucx"]
 SEE_TORCH = ["ops", "work", "device", "store", "backend"]
-"""Most of these needs peers or a device: the Python tests run it in real processes."""
+"""Most modules there need peers or a device: the Python tests run it in real processes."""
 
 NEEDS_PEERS = "calls into UCC with peers: the Python tests run it in real processes"
 WITHOUT_TEST = {

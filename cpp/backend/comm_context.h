@@ -86,7 +86,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   // and no other context of the job uses it.
   const std::string& key_prefix() const { return key_prefix_; }
   const std::shared_ptr<const World>& world() const { return world_; }
-  // The number of this context among those of this process, from 1.
+  // The contexts of a process are numbered from 1, in the order in which they were made.
   std::uint64_t number() const { return number_; }
   // Whether the group may be made here: all its ranks are members, and the first group is still
   // open.

@@ -1,4 +1,5 @@
-// Finds the devices in whose own memory UCX and UCC can work. Used only if the user wants that.
+// Finds out of which devices UCX and UCC can use the memory directly, without a copy on the host.
+// Used only if the user's settings ask for it.
 #pragma once
 
 #include <memory>

@@ -29,7 +29,8 @@ EffectOrder::Lasts lasting(const std::vector<std::shared_ptr<const Fence>>& fenc
   };
 }
 
-// For a call whose tensors are on the host: fills its buffers, and ends it if nothing is sent.
+// Fills the buffers of a call whose tensors are on the host. If the call sends nothing, also stores
+// its result.
 void begin_on_host(Prepared& prepared) {
   prepared.fill();
   if (prepared.path == Path::nothing && prepared.store) {

@@ -13,7 +13,7 @@ struct Options final : c10d::Backend::Options {
   explicit Options(std::chrono::milliseconds timeout, NamedValues ucc_options = {}, NamedValues ucx_options = {})
       : c10d::Backend::Options("ucc", timeout), ucc(std::move(ucc_options)), ucx(std::move(ucx_options)) {}
 
-  // The names are those of the libraries without UCC_ and UCX_, sorted.
+  // Sorted by name. The names have no UCC_ or UCX_ prefix.
   const NamedValues ucc;  // of UCC's context
   const NamedValues ucx;  // of UCX
 };

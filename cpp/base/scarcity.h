@@ -25,7 +25,7 @@ std::string scarcity_of(std::size_t descriptors, std::size_t limit, std::size_t 
 
 // Calls `make` and returns its result. If `make` throws a StatusError (transport),
 // std::system_error or std::bad_alloc, throws a StatusError (transport) whose message ends with
-// scarcity(). For the latter two the message begins with `what`.
+// scarcity(). For the last two the message begins with `what`.
 template <typename Make>
 auto explaining_scarcity(const std::string& what, Make&& make) -> decltype(make()) {
   try {

@@ -1,5 +1,5 @@
-// Mutexes whose use clang checks at compile time (-Wthread-safety). Under other compilers the
-// macros expand to nothing.
+// A mutex, and macros that say which data it guards. clang checks at compile time that the code
+// keeps to them (-Wthread-safety). Under other compilers the macros expand to nothing.
 #pragma once
 
 #include <mutex>

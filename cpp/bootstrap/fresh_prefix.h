@@ -31,8 +31,8 @@ class FreshPrefix {
   // prefix; when it has ended, all ranks have the prefix. Throws StatusError.
   std::vector<std::string> exchange(KvStore& store, const std::string& name, const std::string& mine, Deadline deadline);
 
-  // Runs an exchange whose name is the number of the call, so all ranks must make these calls in
-  // the same order.
+  // Likewise, with the number of the call as the name. So all ranks must make these calls in the
+  // same order.
   std::vector<std::string> exchange(KvStore& store, const std::string& mine, Deadline deadline);
 
   // Returns the prefix. Empty before the first exchange.

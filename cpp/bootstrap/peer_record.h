@@ -37,8 +37,8 @@ struct PeerRecord {
 // because UCC would take two of the processes for one.
 void check_peers(const std::string& group, const std::vector<PeerRecord>& peers);
 
-// Returns the error (invalid) for two ranks of a group whose settings differ. The message names
-// both ranks, and each setting that differs with both values.
+// Returns the error (invalid) for two ranks of a group that have different settings. Its message
+// names both ranks and, for each setting that differs, both values.
 Status difference(const std::string& group, const PeerRecord& one, int its_rank, const PeerRecord& other, int rank);
 
 // Returns how many of `peers`, `my_rank` included, are on the host of `my_rank` and may run on
