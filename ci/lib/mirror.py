@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-FOLDERS = ["base", "trace", "progress", "bootstrap", "liveness", "ucc", "ucx"]
+FOLDERS = ["base", "trace", "progress", "shm", "bootstrap", "liveness", "ucc", "ucx"]
 SEE_TORCH = ["ops", "work", "device", "store", "backend"]
 """Most modules there need peers or a device: the Python tests run it in real processes."""
 
 NEEDS_PEERS = "calls into UCC with peers: the Python tests run it in real processes"
 WITHOUT_TEST = {
+    "base/part": "values only",
     "base/settings": "values only",
     "base/thread_annotations": "checked by clang's -Wthread-safety, which ci/check runs",
     "progress/op": "an interface",

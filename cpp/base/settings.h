@@ -29,6 +29,10 @@ struct Settings {
   std::size_t segment_bytes = 0;
   unsigned segment_window = 0;
 
+  // Run the collectives of a group whose ranks share a host through their own shared memory
+  // (shm/), instead of UCC.
+  bool host_path = true;
+
   // Compare every collective call between the ranks before it starts: see ops/cross_check.h.
   bool cross_check = false;
 

@@ -18,8 +18,10 @@ enum class StatusCode : std::uint8_t {
   timeout,
   peer_gone,  // a rank of the group ended or was lost; the group is not usable any more
   transport,  // UCC, UCX or the store failed; the group is not usable any more
-  closed,     // the group was shut down, aborted or had failed before this call
-  internal,   // our own mistake: report it
+  // The ranks of a group called different operations; the group is not usable any more
+  mismatch,
+  closed,    // the group was shut down, aborted or had failed before this call
+  internal,  // our own mistake: report it
 };
 
 // Every poll of UCC and UCX returns a Status, so an ok Status is cheap: it is a null pointer and

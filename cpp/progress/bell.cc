@@ -1,17 +1,11 @@
 #include "progress/bell.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <climits>
-#include <cstdio>
 #include <ctime>
-#include <new>
-#include <random>
 #include <utility>
 
 namespace torch_ucc {
@@ -26,8 +20,7 @@ struct Bell::Page {
     std::atomic<Clock::rep> since{0};
   };
 
-  // Random: a page found under a recycled process id is not taken for this one
-  std::uint64_t key = 0;
+  std::uint64_t key = 0;  // of SharedMemory
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> sleepers{0};
   std::atomic<Presence> presence{Presence::here};
@@ -42,82 +35,18 @@ long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t 
   return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
 }
 
-std::uint64_t random_key() {
-  std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32U) | random();
-}
-
-void* map(int file, std::size_t size) {
-  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, file < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, file, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
-}
-
-// A process id is valid only within its pid namespace. Returns 0 if the kernel does not report it.
-std::uint64_t pid_namespace() {
-  struct stat info {};
-  return ::stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::uint64_t>(info.st_ino) : 0;
-}
-
 }  // namespace
 
-Bell::Bell(Page* page, int file) : page_(page), file_(file) {}
+Bell::Bell(SharedMemory memory) : memory_(std::move(memory)), page_(static_cast<Page*>(memory_.data())) {}
 
-Bell::Bell() : page_(nullptr), file_(::memfd_create("torch_ucc_bell", MFD_CLOEXEC)) {
-  if (file_ >= 0 && ::ftruncate(file_, sizeof(Page)) != 0) {
-    ::close(std::exchange(file_, -1));
-  }
-  void* memory = map(file_, sizeof(Page));
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
-  page_ = new (memory) Page();
-  page_->key = random_key();
-}
-
-Bell::Bell(Bell&& other) noexcept : page_(std::exchange(other.page_, nullptr)), file_(std::exchange(other.file_, -1)) {}
-
-Bell::~Bell() {
-  if (page_ != nullptr) {
-    ::munmap(page_, sizeof(Page));
-  }
-  if (file_ >= 0) {
-    ::close(file_);
-  }
-}
-
-std::string Bell::address() const {
-  if (file_ < 0) {
-    return "";
-  }
-  return std::to_string(pid_namespace()) + ":" + std::to_string(::getpid()) + ":" + std::to_string(file_) + ":" +
-         std::to_string(page_->key);
-}
+Bell::Bell() : Bell(SharedMemory("torch_ucc_bell", sizeof(Page))) {}
 
 std::optional<Bell> Bell::of_peer(const std::string& address) {
-  unsigned long long space = 0;
-  int pid = 0;
-  int number = 0;
-  unsigned long long key = 0;
-  if (std::sscanf(address.c_str(), "%llu:%d:%d:%llu", &space, &pid, &number, &key) != 4 || space != pid_namespace()) {
+  std::optional<SharedMemory> memory = SharedMemory::of_peer(address, sizeof(Page), sizeof(Page), SharedMemory::Access::write);
+  if (!memory) {
     return std::nullopt;
   }
-  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
-  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) {
-    return std::nullopt;
-  }
-  struct stat info {};
-  const bool fits = ::fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == static_cast<off_t>(sizeof(Page));
-  void* const memory = fits ? map(file, sizeof(Page)) : nullptr;
-  ::close(file);
-  if (memory == nullptr) {
-    return std::nullopt;
-  }
-  Bell bell(static_cast<Page*>(memory), -1);
-  if (bell.page_->key != key) {
-    return std::nullopt;
-  }
-  return bell;
+  return Bell(*std::move(memory));
 }
 
 // A sleeper announces itself and then polls the network. A process that rings has written to the

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/shared_memory.h"
 
 namespace torch_ucc {
 
@@ -20,13 +21,13 @@ class Bell {
   // Makes the bell of this process. If the kernel gives no shared memory, only this process can
   // ring it. Throws std::bad_alloc.
   Bell();
-  ~Bell();
-  Bell(Bell&& other) noexcept;
+  ~Bell() = default;
+  Bell(Bell&& other) noexcept = default;
   Bell& operator=(Bell&&) = delete;
   Bell(const Bell&) = delete;
 
   // Returns the text with which a peer on this host opens the bell; empty if no peer can.
-  std::string address() const;
+  std::string address() const { return memory_.address(); }
 
   // Opens the bell of another process. Returns nothing if that process is on another host, in
   // another container, of another user, or has ended.
@@ -72,11 +73,18 @@ class Bell {
  private:
   struct Page;
 
-  Bell(Page* page, int file);
+  explicit Bell(SharedMemory memory);
   void wake_sleepers() const;
 
+  SharedMemory memory_;
   Page* page_;
-  int file_;
+};
+
+// How the members of a group wake each other.
+struct Bells {
+  // Of the other members on this host; they must outlive the group
+  std::vector<const Bell*> on_host;
+  bool complete = false;  // every other member has a bell in `on_host`
 };
 
 }  // namespace torch_ucc

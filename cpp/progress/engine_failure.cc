@@ -192,10 +192,11 @@ void Engine::fail(FailureDomain& domain, Status reason) {
 }
 
 // Returns the error for an operation that ended with `reason`. If the transport failed, the whole
-// group fails, because the transport may keep requests that cannot be cancelled.
+// group fails, because the transport may keep requests that cannot be cancelled. The group also
+// fails if its ranks called different operations, because they would never agree again.
 Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason) {
   Status status(reason.code(), op->describe() + ": " + reason.message());
-  if (status.code() == StatusCode::transport) {
+  if (status.code() == StatusCode::transport || status.code() == StatusCode::mismatch) {
     fail(op->domain(), status);
     abandon(token, op);
   }

@@ -19,8 +19,8 @@ enum class State : std::uint8_t {
 
 // How an operation reaches its peers. `native`: through UCC, in device memory. `none`: the
 // operation sends nothing itself.
-enum class Route : std::uint8_t { none, ucc, native, messages, store };
-inline constexpr std::array kRoutes{Route::none, Route::ucc, Route::native, Route::messages, Route::store};
+enum class Route : std::uint8_t { none, memory, ucc, native, messages, store };
+inline constexpr std::array kRoutes{Route::none, Route::memory, Route::ucc, Route::native, Route::messages, Route::store};
 
 inline const char* name(State state) {
   switch (state) {
@@ -40,6 +40,8 @@ inline const char* name(Route route) {
   switch (route) {
     case Route::none:
       return "none";
+    case Route::memory:
+      return "memory";
     case Route::ucc:
       return "ucc";
     case Route::native:
@@ -66,6 +68,8 @@ inline const char* name(StatusCode code) {
       return "peer_gone";
     case StatusCode::transport:
       return "transport";
+    case StatusCode::mismatch:
+      return "mismatch";
     case StatusCode::closed:
       return "closed";
     case StatusCode::internal:

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/part.h"
 #include "base/status.h"
 #include "progress/op.h"
 #include "ucc/team.h"
@@ -35,13 +36,6 @@ class PieceFlow {
   // The buffers hold what `piece` received, and the network is done with that part of the buffers.
   // Called at most once for each piece, in order.
   virtual Status ended(std::size_t piece) = 0;
-};
-
-// Memory of the caller: everything that this rank sends to, or receives from, one other rank or all
-// ranks together.
-struct Part {
-  void* data = nullptr;
-  std::size_t bytes = 0;
 };
 
 // How much data an operation moves, and how it is cut into pieces. An operation can be cut if its

@@ -19,13 +19,6 @@
 
 namespace torch_ucc {
 
-// How the members of a team wake each other.
-struct Bells {
-  // Of the other members on this host; they must outlive the team
-  std::vector<const Bell*> on_host;
-  bool complete = false;  // every other member has a bell in `on_host`
-};
-
 class UccTeam {
  public:
   // `id` is 1..kMaxId and differs from that of any other live team of the context. `members` are

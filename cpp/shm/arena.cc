@@ -1,0 +1,121 @@
+#include "shm/arena.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace torch_ucc::shm {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kGroups = 65536;
+// Of the file. Memory that is never touched costs nothing.
+constexpr std::size_t kBytes = std::size_t{64} << 30U;
+
+constexpr std::size_t align(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+enum class Mapped : std::uint32_t { not_yet, all, not_all };
+
+}  // namespace
+
+// The beginning of the memory of each process.
+struct Arena::Head {
+  std::uint64_t key = 0;  // of SharedMemory
+  std::atomic<Mapped> mapped{Mapped::not_yet};
+  std::array<std::atomic<State>, kGroups> states{};  // by number of the group
+};
+
+Arena::Arena() : own_("torch_ucc_arena", kBytes) {}
+
+std::size_t Arena::slot_bytes(std::size_t ranks) {
+  constexpr std::size_t kLeast = std::size_t{32} << 10U;
+  constexpr std::size_t kShare = std::size_t{2} << 10U;
+  return std::max(kLeast, align(ranks * kShare));
+}
+
+void Arena::map(std::uint64_t self, const std::vector<Neighbour>& neighbours) {
+  self_ = self;
+  slot_bytes_ = slot_bytes(neighbours.size() + 1);
+  const std::size_t face = kPage + kDepth * slot_bytes_;
+  const std::size_t begin = align(sizeof(Head));
+  faces_ = std::min(kGroups, (kBytes - begin) / face);
+  const std::size_t mapped = begin + faces_ * face;
+  own_.trim(mapped);
+  for (const Neighbour& neighbour : neighbours) {
+    std::optional<SharedMemory> memory = SharedMemory::of_peer(neighbour.address, kBytes, mapped, SharedMemory::Access::read);
+    if (!memory) {
+      missing_ = neighbour.name;
+      break;
+    }
+    neighbours_.emplace(neighbour.position, *std::move(memory));
+  }
+  static_cast<Head*>(own_.data())->mapped.store(missing_.empty() ? Mapped::all : Mapped::not_all, std::memory_order_release);
+}
+
+std::optional<bool> Arena::is_common() const {
+  if (!missing_.empty()) {
+    return false;
+  }
+  bool all = true;
+  for (const auto& [position, memory] : neighbours_) {
+    const Mapped mapped = static_cast<const Head*>(memory.data())->mapped.load(std::memory_order_acquire);
+    if (mapped == Mapped::not_all) {
+      return false;
+    }
+    all = all && mapped == Mapped::all;
+  }
+  return all ? std::optional(true) : std::nullopt;
+}
+
+std::string Arena::why_not() const {
+  return missing_.empty() ? "another rank on this host cannot map the memory of all ranks there"
+                          : "the memory of " + missing_ + " cannot be mapped here";
+}
+
+Board::Place Arena::place_in(const SharedMemory& memory, std::uint16_t id) const {
+  char* const data = static_cast<char*>(memory.data());
+  char* const face = data + align(sizeof(Head)) + id * (kPage + kDepth * slot_bytes_);
+  return {reinterpret_cast<Face*>(face), face + kPage, &static_cast<Head*>(memory.data())->states[id]};
+}
+
+std::shared_ptr<Board> Arena::open(std::uint16_t id, const std::vector<std::uint64_t>& positions, int rank, Bells bells,
+                                   std::shared_ptr<FailureDomain> domain) {
+  static_assert(sizeof(Face) <= kPage);
+  if (id >= faces_ || is_common() != std::optional(true)) {
+    return nullptr;
+  }
+  {
+    const MutexLock lock(mutex_);
+    give_back();
+  }
+  std::vector<Board::Place> places;
+  places.reserve(positions.size());
+  for (const std::uint64_t position : positions) {
+    const auto neighbour = neighbours_.find(position);
+    if (position != self_ && neighbour == neighbours_.end()) {
+      return nullptr;
+    }
+    places.push_back(place_in(position == self_ ? own_ : neighbour->second, id));
+  }
+  return std::make_shared<Board>(std::move(places), rank, slot_bytes_, std::move(bells), std::move(domain));
+}
+
+void Arena::close(std::uint16_t id, const std::shared_ptr<Board>& board) {
+  board->set_state(State::left);
+  const MutexLock lock(mutex_);
+  closed_.push_back({id, board});
+  give_back();
+}
+
+void Arena::give_back() {
+  std::erase_if(closed_, [&](const Closed& closed) {
+    if (!closed.board->is_over()) {
+      return false;
+    }
+    const std::size_t face = kPage + kDepth * slot_bytes_;
+    own_.discard(align(sizeof(Head)) + closed.id * face, face);
+    return true;
+  });
+}
+
+}  // namespace torch_ucc::shm

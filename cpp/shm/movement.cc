@@ -1,0 +1,33 @@
+#include "shm/movement.h"
+
+#include <array>
+
+namespace torch_ucc::shm {
+namespace {
+
+constexpr std::array<const char*, 9> kKinds{"barrier",    "broadcast",  "all_gather", "gather",        "scatter",
+                                            "all_to_all", "all_reduce", "reduce",     "reduce_scatter"};
+constexpr std::array<const char*, kDataTypes> kTypes{
+    "uint8",           "int8",        "uint16",          "int16",          "uint32",    "int32",         "uint64",
+    "int64",           "float16",     "bfloat16",        "float32",        "float64",   "float8_e4m3fn", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "complex32", "complex64",     "complex128"};
+constexpr std::array<const char*, kReduceOps> kOps{"SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "AVG"};
+
+template <typename Names>
+std::string name_in(const Names& names, std::uint64_t index) {
+  return index < names.size() ? names[index] : "an unknown value";
+}
+
+}  // namespace
+
+std::string describe_call(std::uint64_t call, std::uint64_t bytes) {
+  const std::uint64_t kind = call & 0xffU;
+  std::string text = name_in(kKinds, kind) + " of " + std::to_string(bytes) + " bytes";
+  if (kind >= static_cast<std::uint64_t>(Movement::Kind::all_reduce)) {
+    text += " of " + name_in(kTypes, call >> 16U & 0xffU) + ", " + name_in(kOps, call >> 8U & 0xffU);
+  }
+  const bool is_split = kind == static_cast<std::uint64_t>(Movement::Kind::reduce_scatter);
+  return text + (is_split ? ", sizes with the digest " : ", root ") + std::to_string(call >> 32U);
+}
+
+}  // namespace torch_ucc::shm

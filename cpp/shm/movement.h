@@ -1,0 +1,97 @@
+// What one collective moves and reduces, seen from one rank.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/part.h"
+#include "shm/kernels.h"
+
+namespace torch_ucc::shm {
+
+// The memory of the caller on one side of a collective: one part for all ranks, or one for each.
+class Parts {
+ public:
+  Parts() = default;
+  explicit Parts(Part only) : only_(only), has_one_(true) {}
+  explicit Parts(std::vector<Part> all) : all_(std::move(all)) {}
+
+  bool empty() const { return !has_one_ && all_.empty(); }
+  std::span<Part> all() { return has_one_ ? std::span<Part>(&only_, 1) : std::span<Part>(all_); }
+  std::span<const Part> all() const { return has_one_ ? std::span<const Part>(&only_, 1) : std::span<const Part>(all_); }
+  const Part& only() const { return only_; }
+  const Part& of(std::size_t rank) const { return all_[rank]; }
+
+ private:
+  Part only_;
+  bool has_one_ = false;
+  std::vector<Part> all_;
+};
+
+struct Movement {
+  // What the sources and destinations hold:
+  //                  sources                    destinations
+  //  barrier         nothing                    nothing
+  //  broadcast       root: one                  others: one
+  //  all_gather      one                        one of each rank
+  //  gather          one                        root: one of each rank
+  //  scatter         root: one for each rank    one
+  //  all_to_all      one for each rank          one of each rank
+  //  all_reduce      one                        one
+  //  reduce          one                        root: one
+  //  reduce_scatter  one for each rank          one
+  enum class Kind : std::uint8_t {
+    barrier,
+    broadcast,
+    all_gather,
+    gather,
+    scatter,
+    all_to_all,
+    all_reduce,
+    reduce,
+    reduce_scatter,
+  };
+
+  // A destination is apart from all sources, or it is the memory of the source that this rank gives
+  // to itself, or of the only source.
+  Kind kind = Kind::barrier;
+  std::size_t root = 0;
+  DataType type = DataType::uint8;  // of a reduction, like `op`
+  ReduceOp op = ReduceOp::sum;
+  Parts sources{};
+  Parts destinations{};
+
+  bool reduces() const { return kind >= Kind::all_reduce; }
+  // The bytes of all sources together.
+  std::uint64_t bytes_given() const {
+    std::uint64_t bytes = 0;
+    for (const Part& part : sources.all()) {
+      bytes += part.bytes;
+    }
+    return bytes;
+  }
+  // The properties that must be equal on all ranks, in one number.
+  std::uint64_t call() const {
+    return static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(op) << 8U | static_cast<std::uint64_t>(type) << 16U |
+           (kind == Kind::reduce_scatter ? split() : static_cast<std::uint64_t>(root)) << 32U;
+  }
+
+ private:
+  // A digest of the sizes of the sources.
+  std::uint64_t split() const {
+    std::uint64_t digest = 0xcbf29ce484222325;
+    for (const Part& part : sources.all()) {
+      digest = (digest ^ part.bytes) * 0x100000001b3;
+    }
+    return digest >> 32U;
+  }
+};
+
+// Describes what a rank said with Movement::call() and Movement::bytes_given(), for errors.
+std::string describe_call(std::uint64_t call, std::uint64_t bytes);
+
+}  // namespace torch_ucc::shm
