@@ -33,11 +33,11 @@ std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context, c
 UccBackend::UccBackend(const Place& place, const Settings& settings)
     : Backend(place.group.rank, static_cast<int>(place.group.global_ranks.size())),
       spec_(place.group),
-      info_(std::make_shared<GroupInfo>(GroupInfo{spec_.name, rank_, size_})),
-      coalesced_name_("coalesced calls of group '" + info_->name + "' on rank " + std::to_string(rank_) + " of " +
-                      std::to_string(size_)),
       context_(CommContext::at(place, settings)),
       membership_(context_->join(spec_, place.id)),
+      info_(std::make_shared<GroupInfo>(GroupInfo{spec_.name, rank_, size_, membership_.board != nullptr})),
+      coalesced_name_("coalesced calls of group '" + info_->name + "' on rank " + std::to_string(rank_) + " of " +
+                      std::to_string(size_)),
       home_(home_in(context_, spec_)),
       timeout_ms_(spec_.timeout.count()) {
   init();
@@ -158,7 +158,7 @@ void UccBackend::abort() {
 // A forked child has nothing to close: everything belongs to its parent.
 void UccBackend::close(milliseconds drain) {
   if (!closed_.exchange(true, std::memory_order_acq_rel) && !in_forked_child()) {
-    context_->leave(membership_.team, info_->name, drain);
+    context_->leave(membership_, info_->name, drain);
     trace::recorder().close_group(home_->group);
   }
 }

@@ -117,6 +117,9 @@ class UccBackend final : public c10d::Backend {
   // Indexed by operation::index_of().
   const std::array<trace::CountersByRoute, WorkHome::kOperations>& counters() const { return home_->counters; }
   std::uint32_t number() const { return home_->group; }  // in the flight recorder
+  // Why collectives of tensors on the host do not go through memory that the ranks share; empty if
+  // they do.
+  std::string why_not_through_memory() const { return membership_.board != nullptr ? "" : context_->why_no_board(); }
 
  private:
   // An operation on its way to the engine.
@@ -191,10 +194,10 @@ class UccBackend final : public c10d::Backend {
                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts, bool apart = false);
 
   const GroupSpec spec_;
-  const std::shared_ptr<const GroupInfo> info_;
-  const std::string coalesced_name_;
   const std::shared_ptr<CommContext> context_;
   const Membership membership_;
+  const std::shared_ptr<const GroupInfo> info_;
+  const std::string coalesced_name_;
   const std::shared_ptr<WorkHome> home_;
   std::shared_ptr<CompletionHook> hook_;  // null: none
   Lanes lanes_;

@@ -12,7 +12,9 @@
 #include "backend/device_memory.h"
 #include "base/build_id.h"
 #include "base/forked.h"
+#include "base/interrupt.h"
 #include "base/scarcity.h"
+#include "shm/collective.h"
 #include "ucc/coll_args.h"
 #include "ucc/collective.h"
 #include "ucc/library.h"
@@ -41,7 +43,7 @@ std::uint64_t next_number() {
 }
 
 std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings& settings, FreshPrefix& prefix, const Bell& bell,
-                                         const UcxWorker& worker) {
+                                         const UcxWorker& worker, const shm::Arena* arena) {
   NamedValues agreed = settings.agreed;
   const NamedValues own = settings.own();
   agreed.insert(agreed.end(), own.begin(), own.end());
@@ -49,6 +51,7 @@ std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings&
   agreed.emplace_back("torch_ucc build", build_id());
   PeerRecord mine = PeerRecord::here(std::move(agreed));
   mine.bell = bell.address();
+  mine.arena = arena == nullptr ? "" : arena->address();
   mine.address = worker.address();
   std::vector<PeerRecord> peers;
   for (const std::string& text : prefix.exchange(*group.store, "peer", mine.encode(), Deadline::after(group.timeout))) {
@@ -67,10 +70,31 @@ ParkPolicy park_policy(const Settings& settings, int ranks) {
   return fit_to_cores(policy, ranks, settings.cores);
 }
 
+// Blocks until `is_done()`. Returns false if the deadline passes before. Throws what `give_up` and
+// check_interrupt() throw.
+template <typename IsDone>
+bool wait_until(const IsDone& is_done, const GiveUp& give_up, Deadline deadline) {
+  constexpr int kBrief = 100;
+  Deadline ask = Deadline::after(kInterruptEvery);
+  for (int looks = 0; !is_done(); ++looks) {
+    give_up();
+    if (deadline.passed()) {
+      return false;
+    }
+    if (ask.passed()) {
+      check_interrupt();
+      ask = Deadline::after(kInterruptEvery);
+    }
+    looks < kBrief ? std::this_thread::yield() : std::this_thread::sleep_for(microseconds(200));
+  }
+  return true;
+}
+
 // Ends when all members have come to the end of their work.
-class CloseBarrier final : public Collective {
+template <typename Barrier>
+class CloseBarrier final : public Barrier {
  public:
-  explicit CloseBarrier(std::shared_ptr<UccTeam> team) : Collective(std::move(team), barrier_args(), {}) {}
+  using Barrier::Barrier;
   std::string describe() const override { return "waiting for the other ranks to close"; }
 };
 
@@ -82,7 +106,8 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
       world_(group.world),
       store_(group.store),
       worker_(settings_.ucx),
-      roster_(group.global_ranks, group.rank, exchange_records(group, settings_, prefix, bell_, worker_)),
+      arena_(settings_.host_path ? std::make_unique<shm::Arena>() : nullptr),
+      roster_(group.global_ranks, group.rank, exchange_records(group, settings_, prefix, bell_, worker_, arena_.get())),
       key_prefix_(prefix.text()),
       direct_(std::make_shared<Direct>()),
       oob_(*store_, key_prefix_, group.rank, static_cast<int>(roster_.size())),
@@ -96,7 +121,6 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
   }
   worker_.set_peers(roster_.take_worker_addresses());
   std::vector<std::uint64_t> everybody = roster_.everybody();
-  Bells bells = roster_.bells_of(everybody);
   {
     const MutexLock lock(mutex_);
     open_groups_.emplace(control_domain_.get(), OpenGroup{control_domain_, kControlTeam, everybody});
@@ -104,12 +128,37 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
   const GiveUp give_up = roster_.unless_gone(group.name, everybody);
   watch_.emplace(roster_.neighbours(), open_lines(give_up, deadline), [this](const Notice& notice) { return on_end(notice); });
   wait_for_lines(give_up, deadline);
-  oob_.set_deadline(deadline);
   oob_.set_give_up(give_up);
+  control_team_ = std::make_shared<UccTeam>(kControlTeam, everybody, group.rank, roster_.bells_of(everybody), control_domain_);
+  if (arena_ != nullptr) {
+    meet_neighbours(give_up, deadline);
+    control_board_ = arena_->open(kControlTeam, everybody, group.rank, roster_.bells_of(everybody), control_domain_);
+  }
+  if (!is_one_host() || !settings_.native.empty()) {
+    create_ucc(group, deadline);
+  }
+}
+
+void CommContext::meet_neighbours(const GiveUp& give_up, Deadline deadline) {
+  arena_->map(roster_.self(), roster_.arenas());
+  if (!wait_until([&] { return arena_->is_common().has_value(); }, give_up, deadline)) {
+    throw StatusError(Status(StatusCode::timeout, "the other ranks on the host of " + roster_.describe(roster_.self()) +
+                                                      " did not map the shared memory of all ranks there in time"));
+  }
+}
+
+std::string CommContext::why_no_board() const {
+  if (arena_ == nullptr) {
+    return "TORCH_UCC_HOST_PATH is 0";
+  }
+  return arena_->is_common() == std::optional(true) ? "the ranks are on several hosts" : arena_->why_not();
+}
+
+void CommContext::create_ucc(const GroupSpec& group, Deadline deadline) {
+  oob_.set_deadline(deadline);
   // UCC looks at the current device as it starts.
   const std::optional<c10::Device> device = settings_.native.empty() ? std::nullopt : Direct::use_current_device();
   engine_.with_baton(deadline, [&](LoopToken& token) { ucc_.create(token, oob_, settings_.ucc, settings_.ucx); });
-  control_team_ = std::make_shared<UccTeam>(kControlTeam, std::move(everybody), group.rank, std::move(bells), control_domain_);
   const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
   create->set_deadline(deadline);
   throw_if_error(engine_.run(create));
@@ -141,10 +190,7 @@ std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadli
 
 // If a connection cannot be made, this only warns, because UCX may still reach that rank.
 void CommContext::wait_for_lines(const GiveUp& give_up, Deadline deadline) {
-  while (watch_->unsettled() != 0 && !deadline.passed()) {
-    give_up();
-    std::this_thread::sleep_for(microseconds(500));
-  }
+  wait_until([&] { return watch_->unsettled() == 0; }, give_up, deadline);
   std::string names;
   for (const std::uint64_t peer : watch_->without_line()) {
     names += (names.empty() ? "" : ", ") + roster_.describe(peer);
@@ -200,10 +246,14 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
     }
     open_groups_.emplace(domain.get(), OpenGroup{domain, id, members});
   }
+  std::shared_ptr<shm::Board> board;
+  if (arena_ != nullptr) {
+    board = arena_->open(id, members, group.rank, bells, domain);
+  }
   auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells), domain);
-  auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);
-  create->set_deadline(Deadline::after(group.timeout));
-  {
+  if (board == nullptr || !settings_.native.empty()) {
+    auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);
+    create->set_deadline(Deadline::after(group.timeout));
     const MutexLock lock(creation_mutex_);
     if (const Status created = engine_.run(create); !created.ok()) {
       {
@@ -221,11 +271,12 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
   if (id == kFirstGroup) {
     founder_open_.store(true);
   }
-  return {team, std::make_shared<Channel>(worker_, id, std::move(channel_members), group.rank, domain)};
+  return {team, board, std::make_shared<Channel>(worker_, id, std::move(channel_members), group.rank, domain)};
 }
 
-void CommContext::leave(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit) {
+void CommContext::leave(const Membership& group, const std::string& name, std::chrono::milliseconds limit) {
   const Deadline deadline = Deadline::after(limit);
+  const std::shared_ptr<UccTeam>& team = group.team;
   if (team->id() == kFirstGroup) {
     founder_open_.store(false);
   }
@@ -233,6 +284,12 @@ void CommContext::leave(const std::shared_ptr<UccTeam>& team, const std::string&
     engine_.with_baton(Deadline::after(kForOurselves), [&](LoopToken& token) { team->destroy(token); });
   } else {
     engine_.fail(team->domain(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"));
+    if (group.board != nullptr) {
+      group.board->set_state(shm::State::failed);
+    }
+  }
+  if (group.board != nullptr) {
+    arena_->close(team->id(), group.board);
   }
   {
     const MutexLock lock(mutex_);
@@ -250,8 +307,13 @@ bool CommContext::agree_to_close(Deadline deadline) {
   if (engine_.left_behind()) {
     return false;
   }
-  const std::shared_ptr<Op> steps[] = {std::make_shared<FlushWorker>(worker_, *control_domain_),
-                                       std::make_shared<CloseBarrier>(control_team_)};
+  std::shared_ptr<Op> barrier;
+  if (is_one_host()) {
+    barrier = std::make_shared<CloseBarrier<shm::Collective>>(control_board_, shm::Movement());
+  } else {
+    barrier = std::make_shared<CloseBarrier<Collective>>(control_team_, barrier_args(), Pieces());
+  }
+  const std::shared_ptr<Op> steps[] = {std::make_shared<FlushWorker>(worker_, *control_domain_), std::move(barrier)};
   return std::all_of(std::begin(steps), std::end(steps), [&](const std::shared_ptr<Op>& step) {
     engine_.post(step, Follow::waits);
     return engine_.wait(*step, deadline) && step->completion().status().ok();

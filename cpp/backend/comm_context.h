@@ -22,6 +22,8 @@
 #include "progress/bell.h"
 #include "progress/engine.h"
 #include "progress/failure_domain.h"
+#include "shm/arena.h"
+#include "shm/board.h"
 #include "ucc/context.h"
 #include "ucc/oob.h"
 #include "ucc/team.h"
@@ -31,9 +33,11 @@
 
 namespace torch_ucc {
 
-// What a group has on a context: its UCC team, and its channel for messages.
+// What a group has on a context: its UCC team, its board in shared memory, and its channel for
+// messages.
 struct Membership {
-  std::shared_ptr<UccTeam> team;
+  std::shared_ptr<UccTeam> team;      // of UCC, only if the group needs UCC
+  std::shared_ptr<shm::Board> board;  // null if its ranks do not share memory
   std::shared_ptr<Channel> channel;
 };
 
@@ -69,14 +73,14 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   CommContext(const CommContext&) = delete;
   CommContext& operator=(const CommContext&) = delete;
 
-  // Creates the team and the channel of a group, which gets the number `id` on this context. Blocks
-  // until the team is created. Throws StatusError.
+  // Creates what a group has on this context, where it gets the number `id`. If the group needs UCC,
+  // blocks until the other members have come here, too. Throws StatusError.
   Membership join(const GroupSpec& group, std::uint16_t id);
 
   // Waits for the operations in flight in the group, or gives them up when `limit` has passed. The
   // last group closes the context. Returns within `limit` and two seconds. Neither team nor channel
   // may be used afterwards.
-  void leave(const std::shared_ptr<UccTeam>& team, const std::string& name, std::chrono::milliseconds limit);
+  void leave(const Membership& group, const std::string& name, std::chrono::milliseconds limit);
 
   Engine& engine() { return engine_; }
   Delivery& delivery() { return delivery_; }
@@ -88,6 +92,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::shared_ptr<const World>& world() const { return world_; }
   // The contexts of a process are numbered from 1, in the order in which they were made.
   std::uint64_t number() const { return number_; }
+  // Why a group of this context has no board. Only valid for such a group.
+  std::string why_no_board() const;
   // Whether the group may be made here: all its ranks are members, and the first group is still
   // open.
   bool serves(const GroupSpec& group) const {
@@ -114,6 +120,11 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   void refuse(const GroupSpec& group, std::uint16_t id, const Status& reason);
   void on_note(const std::string& note);
   void close(Deadline deadline);
+  // Blocks until the neighbours and this process know whether they can map each other.
+  void meet_neighbours(const GiveUp& give_up, Deadline deadline);
+  void create_ucc(const GroupSpec& group, Deadline deadline);
+  // Whether collectives through shared memory are possible for all groups of this context.
+  bool is_one_host() const { return control_board_ != nullptr; }
   bool agree_to_close(Deadline deadline);
   bool destroy(Deadline deadline);
 
@@ -123,6 +134,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::shared_ptr<KvStore> store_;
   Bell bell_;  // the bell of this process, until the engine takes it
   UcxWorker worker_;
+  const std::unique_ptr<shm::Arena> arena_;  // null if the host path is turned off
   Roster roster_;
   const std::string key_prefix_;  // of our keys in store_
   const std::shared_ptr<Direct> direct_;
@@ -133,7 +145,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Engine engine_;  // declared after the transports, which it drives
   Delivery delivery_;
   const std::shared_ptr<FailureDomain> control_domain_;
-  std::shared_ptr<UccTeam> control_team_;  // a team of all members, for votes and for closing
+  std::shared_ptr<UccTeam> control_team_;      // a team of all members, for votes and for closing
+  std::shared_ptr<shm::Board> control_board_;  // the same in shared memory, if all members have it
 
   std::atomic<bool> founder_open_{false};  // whether the group that made the context is open
 

@@ -76,7 +76,8 @@ std::shared_ptr<Op> UccBackend::make_op(Call&& call, Prepared&& prepared, trace:
   const Fingerprint print = check ? Fingerprint::of(call, prepared) : Fingerprint();
   std::shared_ptr<Op> op;
   if (prepared.path != Path::nothing || prepared.store || check) {
-    op = make_tensor_op(check ? call : std::move(call), std::move(prepared), membership_.team, membership_.channel);
+    op = make_tensor_op(check ? call : std::move(call), std::move(prepared), membership_.team, membership_.channel,
+                        membership_.board);
   }
   if (check) {
     op = std::make_shared<CheckedOp>(call, print, std::move(op), membership_.team, membership_.channel);

@@ -12,6 +12,8 @@ trace::Route UccBackend::route_of(const Call& call, const Prepared& prepared) {
   switch (prepared.path) {
     case Path::nothing:
       return trace::Route::none;
+    case Path::memory:
+      return trace::Route::memory;
     case Path::collective:
       return call.device_memory ? trace::Route::native : trace::Route::ucc;
     case Path::messages:

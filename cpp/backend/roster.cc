@@ -122,6 +122,16 @@ Bells Roster::bells_of(const std::vector<std::uint64_t>& positions) const {
 }
 
 // A process that has ended already has no bell.
+std::vector<shm::Arena::Neighbour> Roster::arenas() const {
+  std::vector<shm::Arena::Neighbour> found;
+  for (const std::uint64_t position : everybody()) {
+    if (position != self_ && plan_.host_of(position) == plan_.host_of(self_)) {
+      found.push_back({position, peers_[position].arena, describe(position)});
+    }
+  }
+  return found;
+}
+
 std::vector<PeerWatch::Process> Roster::neighbours() const {
   std::vector<PeerWatch::Process> found;
   for (std::uint64_t position = 0; position < peers_.size(); ++position) {

@@ -16,6 +16,7 @@
 #include "liveness/peer_watch.h"
 #include "progress/bell.h"
 #include "progress/loss.h"
+#include "shm/arena.h"
 #include "ucc/team.h"
 
 namespace torch_ucc {
@@ -50,7 +51,10 @@ class Roster {
   const Bell* bell_of(std::uint64_t position) const;
   Bells bells_of(const std::vector<std::uint64_t>& positions) const;
 
-  // The other processes on this host and in this pid namespace. The roster must outlive the result.
+  // The other members on this host and in this pid namespace.
+  std::vector<shm::Arena::Neighbour> arenas() const;
+
+  // The processes of those members. The roster must outlive the result.
   std::vector<PeerWatch::Process> neighbours() const;
 
   // Returns the members that are lost after this notice: the peer, or all members on the hosts that

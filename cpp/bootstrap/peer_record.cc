@@ -21,11 +21,12 @@ namespace {
 
 // The fields that are encoded as plain text, in this order. The address in hex, the pid and the
 // agreed values follow.
-constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 5> kTexts{{
+constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 6> kTexts{{
     {"host", &PeerRecord::host},
     {"host_id", &PeerRecord::host_id},
     {"nonce", &PeerRecord::nonce},
     {"bell", &PeerRecord::bell},
+    {"arena", &PeerRecord::arena},
     {"cores", &PeerRecord::cores},
 }};
 constexpr std::size_t kAddress = kTexts.size();

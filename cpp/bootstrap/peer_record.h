@@ -16,6 +16,7 @@ struct PeerRecord {
   std::string host_id;
   std::string nonce;    // random: differs between two starts of the process group
   std::string bell;     // address of the bell, for processes on the same host: see progress/bell.h
+  std::string arena;    // address of the shared memory for collectives: see shm/arena.h; may be empty
   std::string cores;    // the cores that the rank may run on, as text to compare: see base/core.h
   std::string address;  // the address of the UCX worker, as bytes
   // In the process's own pid namespace: UCC tells processes apart by host and pid
@@ -29,7 +30,7 @@ struct PeerRecord {
   std::string encode() const;
   // Throws StatusError (transport) if the text is not what encode() makes.
   static PeerRecord decode(const std::string& text);
-  // Returns the record of this process. The caller fills in `bell` and `address`.
+  // Returns the record of this process. The caller fills in `bell`, `arena` and `address`.
   static PeerRecord here(NamedValues agreed);
 };
 

@@ -17,6 +17,8 @@ struct GroupInfo {
   std::string name;
   int rank = 0;
   int size = 1;
+  // All members share memory, so the collectives of the group go through it
+  bool shares_memory = false;
 };
 
 struct Call {
@@ -33,6 +35,8 @@ struct Call {
   std::optional<ucc_memory_type_t> device_memory{};
 
   ucc_memory_type_t memory() const { return device_memory.value_or(UCC_MEMORY_TYPE_HOST); }
+  // Whether the call is a collective through shared memory.
+  bool through_memory() const { return group->shares_memory && !device_memory; }
   bool is_message() const { return operation::is_message(*op); }
 
   // "all_reduce seq 7 of group 'default_pg' on rank 0 of 2", "send to rank 1 tag 5 seq 2 of ..."

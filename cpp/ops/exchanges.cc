@@ -28,27 +28,51 @@ Message receive_of(int peer, const at::Tensor& landing, std::size_t offset, std:
   return message;
 }
 
-// Collects the messages of one call, and the copies to make when the messages have arrived.
+// Collects what one call sends and receives, and the copies to make when that has arrived.
 class Moves {
  public:
+  // For a message, with the memory type of its tensor if it is in device memory.
   explicit Moves(std::optional<ucs_memory_type_t> memory = {}) : memory_(memory) {}
+  // For a collective: through shared memory if the group has some, else in messages.
+  Moves(const Call& call, shm::Movement::Kind kind) {
+    if (call.through_memory()) {
+      kind_ = kind;
+      rank_ = static_cast<std::size_t>(call.group->rank);
+      sources_.resize(static_cast<std::size_t>(call.group->size));
+      destinations_.resize(static_cast<std::size_t>(call.group->size));
+    }
+  }
 
   void send(int peer, const at::Tensor& tensor) {
     at::Tensor source = plain_source(prepared_, tensor);
-    prepared_.messages.push_back(send_of(peer, source, 0, bytes_of(source)));
+    send_part(peer, source, 0, bytes_of(source));
     keep(std::move(source));
   }
 
   void receive(int peer, const at::Tensor& tensor) {
     at::Tensor landing = landing_for(tensor);
-    prepared_.messages.push_back(receive_of(peer, landing, 0, bytes_of(landing)));
+    receive_part(peer, landing, 0, bytes_of(landing));
     if (!landing.is_same(tensor)) {
       copy(tensor, landing);
     }
     keep(std::move(landing));
   }
 
-  // Copies once all messages have arrived. Until then, `source` must not change.
+  // For a part of a tensor that the caller of this function keeps.
+  void send_part(int peer, const at::Tensor& source, std::size_t offset, std::size_t bytes) {
+    const Message message = send_of(peer, source, offset, bytes);
+    kind_ ? add_part(sources_, message) : prepared_.messages.push_back(message);
+  }
+  void receive_part(int peer, const at::Tensor& landing, std::size_t offset, std::size_t bytes) {
+    const Message message = receive_of(peer, landing, offset, bytes);
+    kind_ ? add_part(destinations_, message) : prepared_.messages.push_back(message);
+  }
+  void keep(at::Tensor tensor) {
+    // UCX works in device memory directly, so a tensor there is kept like a buffer.
+    (memory_ ? prepared_.buffers : prepared_.callers).push_back(std::move(tensor));
+  }
+
+  // Copies once everything has arrived. Until then, `source` must not change.
   void copy(const at::Tensor& destination, const at::Tensor& source) {
     copies_.emplace_back(destination, source);
     keep(source);
@@ -62,6 +86,9 @@ class Moves {
       message.direct = memory_;
     }
     prepared_.path = prepared_.messages.empty() ? Path::nothing : Path::messages;
+    if (kind_) {
+      move_through_memory(*kind_);
+    }
     prepared_.payload = payload;
     prepared_.inputs = std::move(inputs);
     prepared_.outputs = std::move(outputs);
@@ -76,10 +103,31 @@ class Moves {
   }
 
  private:
-  // UCX works in device memory directly, so a tensor there is kept like a buffer.
-  void keep(at::Tensor tensor) { (memory_ ? prepared_.buffers : prepared_.callers).push_back(std::move(tensor)); }
+  static void add_part(std::vector<Part>& side, const Message& message) {
+    side[static_cast<std::size_t>(message.peer)] = {message.data, message.bytes};
+  }
+  void move_through_memory(shm::Movement::Kind kind) {
+    using Kind = shm::Movement::Kind;
+    if (kind == Kind::all_to_all) {
+      prepared_.move(kind, -1, shm::Parts(std::move(sources_)), shm::Parts(std::move(destinations_)));
+      return;
+    }
+    const auto root = static_cast<std::size_t>(prepared_.root);
+    const bool is_root = root == rank_;
+    if (kind == Kind::gather) {
+      prepared_.move(kind, prepared_.root, is_root ? shm::Parts() : shm::Parts(sources_[root]),
+                     is_root ? shm::Parts(std::move(destinations_)) : shm::Parts());
+    } else {
+      prepared_.move(kind, prepared_.root, is_root ? shm::Parts(std::move(sources_)) : shm::Parts(),
+                     is_root ? shm::Parts() : shm::Parts(destinations_[root]));
+    }
+  }
 
   const std::optional<ucs_memory_type_t> memory_;  // of all messages, if it is a device's
+  std::optional<shm::Movement::Kind> kind_;        // empty: in messages
+  std::size_t rank_ = 0;
+  std::vector<Part> sources_;  // by rank, like the destinations
+  std::vector<Part> destinations_;
   Prepared prepared_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
 };
@@ -213,7 +261,7 @@ Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs,
   at::Tensor& input = only_tensor(call, inputs, "the inputs");
   check_sendable(call, input, "the input");
   check_root(call, root);
-  Moves moves;
+  Moves moves(call, shm::Movement::Kind::gather);
   moves.set_root(root);
   if (call.group->rank != root) {
     if (!outputs.empty() && !outputs.front().empty()) {
@@ -250,7 +298,7 @@ Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs
   check_sendable(call, output, "the output");
   check_writable(call, output, "the output");
   check_root(call, root);
-  Moves moves;
+  Moves moves(call, shm::Movement::Kind::scatter);
   moves.set_root(root);
   if (call.group->rank != root) {
     if (!inputs.empty() && !inputs.front().empty()) {
@@ -296,7 +344,7 @@ Prepared prepare_alltoall(const Call& call, Tensors& outputs, Tensors& inputs) {
   }
   const auto own = static_cast<std::size_t>(call.group->rank);
   check_own_part(call, outputs[own], inputs[own]);
-  Moves moves;
+  Moves moves(call, shm::Movement::Kind::all_to_all);
   const Landings landings(outputs);
   const Tensors sources = apart_from(moves.held(), outputs, inputs);
   in_steps(call, [&](int to, int from) {
@@ -327,20 +375,18 @@ Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tenso
   const std::vector<std::size_t> sent_at = offsets_of(sent);
   const std::vector<std::size_t> received_at = offsets_of(received);
   const c10::InferenceMode below_autograd(true);
-  Prepared prepared;
-  const at::Tensor source = plain_source(prepared, apart_from(prepared, {output}, {input}).front());
+  Moves moves(call, shm::Movement::Kind::all_to_all);
+  const at::Tensor source = plain_source(moves.held(), apart_from(moves.held(), {output}, {input}).front());
   const at::Tensor landing = landing_for(output);
   in_steps(call, [&](int to, int from) {
     const auto t = static_cast<std::size_t>(to);
     const auto f = static_cast<std::size_t>(from);
-    prepared.messages.push_back(receive_of(from, landing, received_at[f], received[f]));
-    prepared.messages.push_back(send_of(to, source, sent_at[t], sent[t]));
+    moves.receive_part(from, landing, received_at[f], received[f]);
+    moves.send_part(to, source, sent_at[t], sent[t]);
   });
-  prepared.path = prepared.messages.empty() ? Path::nothing : Path::messages;
-  prepared.payload = payload_of(input);
-  prepared.inputs.push_back(input);
-  prepared.outputs.push_back(output);
-  prepared.callers.append({source, landing});
+  moves.keep(source);
+  moves.keep(landing);
+  Prepared prepared = moves.finish(payload_of(input), {input}, {output});
   prepared.store = [source, landing, output, to = received_at[own], from = sent_at[own], bytes = sent[own]] {
     if (bytes != 0) {
       std::memcpy(static_cast<char*>(data_of(landing)) + to, static_cast<const char*>(source_of(source)) + from, bytes);

@@ -27,13 +27,19 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
     return prepared;
   }
   const at::Tensor buffer = is_root ? plain_source(prepared, tensor) : landing_for(tensor);
+  if (!is_root && !buffer.is_same(tensor)) {
+    prepared.store = [buffer, tensor] { copy_into(tensor, buffer); };
+  }
+  if (call.through_memory()) {
+    prepared.keep_memory(buffer, !buffer.is_same(tensor));
+    prepared.move(shm::Movement::Kind::broadcast, root, is_root ? whole(buffer) : shm::Parts(),
+                  is_root ? shm::Parts() : whole(buffer));
+    return prepared;
+  }
   prepared.path = Path::collective;
   prepared.args = broadcast_args(is_root ? const_cast<void*>(source_of(buffer)) : data_of(buffer), bytes_of(buffer),
                                  static_cast<int>(root), call.memory());
   prepared.pieces.total = bytes_of(buffer);
-  if (!is_root && !buffer.is_same(tensor)) {
-    prepared.store = [buffer, tensor] { copy_into(tensor, buffer); };
-  }
   if (call.device_memory) {
     Held::keep(prepared.buffers, buffer);
     return prepared;
@@ -74,6 +80,24 @@ void gather_into(Prepared& prepared, const Call& call, const at::Tensor& all, bo
   }
 }
 
+// Whether `source` lies where its rank's part of `all` is received, or apart from it. Otherwise a
+// part that arrives could overwrite what is still to be sent.
+bool lies_well(const at::Tensor& source, const at::Tensor& all, const void* own_part) {
+  return source_of(source) == own_part || !shares_memory(source, all);
+}
+
+// Gathers parts through shared memory, into the plain tensor `all`.
+void gather_through_memory(Prepared& prepared, const Call& call, const at::Tensor& all, bool is_buffer, const at::Tensor& mine) {
+  at::Tensor source = plain_source(prepared, mine);
+  shm::Parts parts = equal_parts(all, call.group->size);
+  if (!lies_well(source, all, parts.of(static_cast<std::size_t>(call.group->rank)).data)) {
+    source = copied_source(prepared, source);
+  }
+  prepared.keep_memory(source, !source.is_same(mine));
+  prepared.keep_memory(all, is_buffer);
+  prepared.move(shm::Movement::Kind::all_gather, -1, whole(source), std::move(parts));
+}
+
 // Gathers parts that differ in size, into the buffer `all`.
 void gather_uneven_into(Prepared& prepared, const Call& call, const at::Tensor& all, const at::Tensor& mine,
                         const Tensors& parts) {
@@ -96,8 +120,8 @@ void gather_uneven_into(Prepared& prepared, const Call& call, const at::Tensor& 
   }
 }
 
-// Gathers parts of one size, which may lie anywhere, in pieces that have `share` bytes of each
-// part.
+// Gathers parts, which may lie anywhere: through shared memory, or in pieces that have `share` bytes
+// of each part, which must then have one size.
 void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts, const at::Tensor& mine, std::size_t share) {
   const auto own = static_cast<std::size_t>(call.group->rank);
   Tensors landings;
@@ -112,11 +136,20 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
       source = copied_source(prepared, source);
     }
   }
-  prepared.path = Path::collective;
-  prepared.args = allgather_args(source_of(source), data_of(landings.front()), bytes_of(source), call.group->size, call.memory());
-  prepared.pieces.total = bytes_of(source);
-  prepared.pieces.count = share;
-  prepared.shield({source}, landings);
+  if (call.through_memory()) {
+    prepared.keep_memory(source, false);
+    for (const at::Tensor& landing : landings) {
+      prepared.keep_memory(landing, false);
+    }
+    prepared.move(shm::Movement::Kind::all_gather, -1, whole(source), each_of(landings));
+  } else {
+    prepared.path = Path::collective;
+    prepared.args =
+        allgather_args(source_of(source), data_of(landings.front()), bytes_of(source), call.group->size, call.memory());
+    prepared.pieces.total = bytes_of(source);
+    prepared.pieces.count = share;
+    prepared.shield({source}, landings);
+  }
   const auto landed = [](const at::Tensor& part, const at::Tensor& landing) { return landing.is_same(part); };
   if (std::equal(parts.begin(), parts.end(), landings.begin(), landed)) {
     return;
@@ -151,7 +184,9 @@ Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor
   const c10::InferenceMode below_autograd(true);
   const at::Tensor all = landing_for(output);
   const bool is_buffer = !all.is_same(output);
-  if (const std::size_t share = call.device_memory ? 0 : share_of(bytes_of(input), call.group->size, settings)) {
+  if (call.through_memory()) {
+    gather_through_memory(prepared, call, all, is_buffer, input);
+  } else if (const std::size_t share = call.device_memory ? 0 : share_of(bytes_of(input), call.group->size, settings)) {
     gather_in_pieces(prepared, call, all.view({-1}).split(input.numel()), input, share);
   } else {
     gather_into(prepared, call, all, is_buffer, input);
@@ -189,7 +224,8 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   }
   const c10::InferenceMode below_autograd(true);
   const Landings landings(parts);
-  if (const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, settings) : 0) {
+  const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, settings) : 0;
+  if (call.through_memory() || share != 0) {
     gather_in_pieces(prepared, call, landings.tensors, input, share);
     // Pieces may reach the outputs without a copy by torch, so autograd must be notified.
     std::for_each(parts.begin(), parts.end(), note_written);
@@ -212,8 +248,12 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   return prepared;
 }
 
-Prepared prepare_barrier() {
+Prepared prepare_barrier(const Call& call) {
   Prepared prepared;
+  if (call.through_memory()) {
+    prepared.move(shm::Movement::Kind::barrier, -1, {}, {});
+    return prepared;
+  }
   prepared.path = Path::collective;
   prepared.args = barrier_args();
   return prepared;

@@ -20,14 +20,39 @@ std::string Payload::describe() const {
 
 Payload payload_of(const at::Tensor& tensor, const char* reduce_op) { return {tensor.scalar_type(), tensor.numel(), reduce_op}; }
 
-namespace {
+// const_cast: sources are only read
+Part part_of(const at::Tensor& tensor) { return {const_cast<void*>(source_of(tensor)), bytes_of(tensor)}; }
 
-Part part_of(const at::Tensor& tensor) {
-  // const_cast: sources are only read
-  return {const_cast<void*>(source_of(tensor)), bytes_of(tensor)};
+shm::Parts whole(const at::Tensor& tensor) { return shm::Parts(part_of(tensor)); }
+
+shm::Parts equal_parts(const at::Tensor& tensor, int ranks) {
+  const Part all = part_of(tensor);
+  const std::size_t bytes = all.bytes / static_cast<std::size_t>(ranks);
+  std::vector<Part> parts(static_cast<std::size_t>(ranks));
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    parts[rank] = {static_cast<char*>(all.data) + rank * bytes, bytes};
+  }
+  return shm::Parts(std::move(parts));
 }
 
-}  // namespace
+shm::Parts each_of(const Tensors& tensors) {
+  std::vector<Part> parts;
+  parts.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    parts.push_back(part_of(tensor));
+  }
+  return shm::Parts(std::move(parts));
+}
+
+void Prepared::move(shm::Movement::Kind kind, std::int64_t root_rank, shm::Parts sources, shm::Parts destinations) {
+  path = Path::memory;
+  movement.kind = kind;
+  movement.root = static_cast<std::size_t>(std::max<std::int64_t>(0, root_rank));
+  movement.sources = std::move(sources);
+  movement.destinations = std::move(destinations);
+}
+
+void Prepared::keep_memory(const at::Tensor& tensor, bool is_buffer) { keep(is_buffer ? buffers : callers, tensor); }
 
 void Prepared::shield(const Tensors& sources, const Tensors& destinations) {
   for (const auto& [tensors, parts] : {std::pair(&sources, &pieces.sources), std::pair(&destinations, &pieces.destinations)}) {
@@ -63,6 +88,12 @@ void Prepared::isolate() {
     isolate_source(part.data, part.bytes);
   }
   for (Part& part : pieces.destinations) {
+    isolate_destination(part.data, part.bytes);
+  }
+  for (Part& part : movement.sources.all()) {
+    isolate_source(part.data, part.bytes);
+  }
+  for (Part& part : movement.destinations.all()) {
     isolate_destination(part.data, part.bytes);
   }
   if (!landed.empty()) {

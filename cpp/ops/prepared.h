@@ -13,6 +13,7 @@
 #include "base/settings.h"
 #include "compat/torch_compat.h"
 #include "ops/call.h"
+#include "shm/movement.h"
 #include "ucc/collective.h"
 #include "ucx/messages.h"
 
@@ -29,6 +30,7 @@ struct Payload {
 
 enum class Path : unsigned char {
   nothing,     // nothing is sent: there are no elements, or no other ranks
+  memory,      // one collective through shared memory
   collective,  // one UCC collective
   messages,    // our own messages over UCX
 };
@@ -79,6 +81,8 @@ struct Prepared : Held {
   ucc_coll_args_t args{};
   Pieces pieces;
 
+  shm::Movement movement;
+
   std::vector<Message> messages;
   NextRound next_round;  // empty if there is one round only
 
@@ -87,6 +91,10 @@ struct Prepared : Held {
   // Makes the operation read everything that it sends when it begins, and write its result when it
   // ends. For an operation that shares memory with another one that begins and ends with it.
   void isolate();
+  // Makes the call a collective through shared memory. Its memory must be kept, see keep_memory().
+  void move(shm::Movement::Kind kind, std::int64_t root, shm::Parts sources, shm::Parts destinations);
+  // Keeps a tensor whose memory the operation uses: a buffer of its own, or a tensor of the caller.
+  void keep_memory(const at::Tensor& tensor, bool is_buffer);
   // Lets UCC work in the tensors without bounce buffers, since they are stand-ins, which belong to
   // the operation. Does nothing if one side has several tensors.
   void see_through();
@@ -126,7 +134,7 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
                            const Settings& settings);
 Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inputs, const Settings& settings);
 Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input, const Settings& settings);
-Prepared prepare_barrier();
+Prepared prepare_barrier(const Call& call);
 
 // Data that is only moved, in messages. Tensors may have any sizes; a receive fails if the message
 // has another size than the tensor. If `memory` is given, the tensor is in device memory of this
@@ -140,6 +148,11 @@ Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tenso
                                  const std::vector<std::int64_t>& output_splits, const std::vector<std::int64_t>& input_splits);
 
 // Helpers of the functions above.
+// The memory of a plain tensor, or of `ranks` equal parts of it, or of each of several tensors.
+Part part_of(const at::Tensor& tensor);
+shm::Parts whole(const at::Tensor& tensor);
+shm::Parts equal_parts(const at::Tensor& tensor, int ranks);
+shm::Parts each_of(const Tensors& tensors);
 // Returns `tensor` if it is plain. Else returns a plain buffer, into which `tensor` is copied when
 // the operation begins.
 at::Tensor plain_source(Held& held, const at::Tensor& tensor);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "compat/torch_compat.h"
+#include "shm/kernels.h"
 
 namespace torch_ucc {
 
@@ -23,6 +24,13 @@ struct ReduceRule {
   // MIN and MAX of floats: compared as ordered integer keys, see ordered_keys.h
   bool order = false;
   bool scale = false;  // PREMUL_SUM: multiplied by the caller's factor, then summed
+  // How shared memory reduces `compute` of the rule that natively() returns
+  shm::DataType memory_type = shm::DataType::uint8;
+  shm::ReduceOp memory_op = shm::ReduceOp::sum;
+
+  // The rule for shared memory, whose kernels reduce every type of the table as it is. Only
+  // PREMUL_SUM is computed in another type.
+  ReduceRule natively(at::ScalarType dtype) const;
 
   // Whether UCC and torch's own kernels can compute this rule in device memory, too. The same on
   // all ranks.

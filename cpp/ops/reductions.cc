@@ -83,7 +83,16 @@ ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::Redu
     refuse_unsupported(call, std::string("the reduce op ") + reduce_op_name(op) + " has no meaning for " + shape_text(tensor) +
                                  ": convert the tensor or choose another op");
   }
-  return *rule;
+  return call.through_memory() ? rule->natively(tensor.scalar_type()) : *rule;
+}
+
+using Kind = shm::Movement::Kind;
+
+void reduce_through_memory(Prepared& prepared, const ReduceRule& rule, Kind kind, std::int64_t root, shm::Parts sources,
+                           shm::Parts destinations) {
+  prepared.move(kind, root, std::move(sources), std::move(destinations));
+  prepared.movement.type = rule.memory_type;
+  prepared.movement.op = rule.memory_op;
 }
 
 // Whether the tensor's own memory is what UCC reduces.
@@ -200,11 +209,13 @@ std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer,
 
 // Where the reduced part is received: the output itself if it has the right type and shares no
 // memory with what is sent, else a new buffer.
-at::Tensor landing_of(const at::Tensor& output, const Tensors& sources, const ReduceRule& rule) {
+// `own_part`: where the part of this rank is sent from, if the result may be received there.
+at::Tensor landing_of(const at::Tensor& output, const Tensors& sources, const ReduceRule& rule, const void* own_part = nullptr) {
   const c10::InferenceMode below_autograd(true);
-  const bool direct = is_reducible(output, rule) && std::none_of(sources.begin(), sources.end(), [&](const at::Tensor& source) {
-                        return shares_memory(output, source);
-                      });
+  const bool direct =
+      is_reducible(output, rule) &&
+      (source_of(output) == own_part ||
+       std::none_of(sources.begin(), sources.end(), [&](const at::Tensor& source) { return shares_memory(output, source); }));
   return direct ? output : at::empty({output.numel()}, output.options().dtype(rule.compute));
 }
 
@@ -247,6 +258,31 @@ void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& out
   prepared.pieces.element_size = static_cast<std::size_t>(all.element_size());
   share_out(prepared, call, {all}, {mine}, staged.is_buffer, !mine.is_same(output));
   prepared.store = stored(output, mine, rule, call.group->size);
+}
+
+// Reduces the parts that `all` holds one after the other, or that `parts` names, through shared
+// memory. The result of this rank goes to `output`.
+void scatter_reduced_through_memory(Prepared& prepared, const Call& call, const at::Tensor& output, const Tensors& held,
+                                    bool are_buffers, shm::Parts parts, const ReduceRule& rule) {
+  const at::Tensor mine = landing_of(output, held, rule, parts.of(static_cast<std::size_t>(call.group->rank)).data);
+  for (const at::Tensor& tensor : held) {
+    prepared.keep_memory(tensor, are_buffers);
+  }
+  prepared.keep_memory(mine, !mine.is_same(output));
+  reduce_through_memory(prepared, rule, Kind::reduce_scatter, -1, std::move(parts), whole(mine));
+  prepared.store = stored(output, mine, rule, call.group->size);
+}
+
+// The parts of `counts` elements each that lie one after the other in `all`.
+shm::Parts parts_of(const at::Tensor& all, const std::vector<std::uint64_t>& counts) {
+  std::vector<Part> parts;
+  Part next = part_of(all);
+  for (const std::uint64_t count : counts) {
+    next.bytes = count * static_cast<std::size_t>(all.element_size());
+    parts.push_back(next);
+    next.data = static_cast<char*>(next.data) + next.bytes;
+  }
+  return shm::Parts(std::move(parts));
 }
 
 // Reduces parts of one size, which may lie anywhere, in pieces that have `share` bytes of each
@@ -304,6 +340,12 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
     return prepared;
   }
   const Staged buffer = staged(prepared, call, tensor, op, rule);
+  if (call.through_memory()) {
+    prepared.keep_memory(buffer.values, buffer.is_buffer);
+    reduce_through_memory(prepared, rule, Kind::all_reduce, -1, whole(buffer.values), whole(buffer.values));
+    prepared.store = stored(tensor, buffer.values, rule, call.group->size);
+    return prepared;
+  }
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer.values, call, settings);
   prepared.args = allreduce_in_place_args(data_of(buffer.values), prepared.pieces.total, rule.datatype, rule.op, call.memory());
@@ -332,13 +374,19 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
     return prepared;
   }
   const Staged buffer = staged(prepared, call, tensor, op, rule);
+  if (is_root) {
+    prepared.store = stored(tensor, buffer.values, rule, call.group->size);
+  }
+  if (call.through_memory()) {
+    prepared.keep_memory(buffer.values, buffer.is_buffer);
+    reduce_through_memory(prepared, rule, Kind::reduce, root, whole(buffer.values),
+                          is_root ? whole(buffer.values) : shm::Parts());
+    return prepared;
+  }
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer.values, call, settings);
   prepared.args = reduce_args(is_root ? data_of(buffer.values) : const_cast<void*>(source_of(buffer.values)),
                               prepared.pieces.total, rule.datatype, rule.op, static_cast<int>(root), is_root, call.memory());
-  if (is_root) {
-    prepared.store = stored(tensor, buffer.values, rule, call.group->size);
-  }
   reduce_in_place(prepared, call, tensor, buffer, is_root);
   return prepared;
 }
@@ -362,6 +410,11 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
     return prepared;
   }
   const Staged all = staged(prepared, call, input, op, rule);
+  if (call.through_memory()) {
+    scatter_reduced_through_memory(prepared, call, output, {all.values}, all.is_buffer, equal_parts(all.values, call.group->size),
+                                   rule);
+    return prepared;
+  }
   if (const std::size_t share = share_to_scatter(output, call, rule, settings)) {
     const c10::InferenceMode below_autograd(true);
     scatter_reduced_in_pieces(prepared, call, output, all.values.view({-1}).split(output.numel()), share, rule);
@@ -399,10 +452,19 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
   if (total == 0) {
     return prepared;
   }
+  const bool as_they_lie =
+      std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return is_reducible(part, rule); });
+  if (call.through_memory() && as_they_lie) {
+    scatter_reduced_through_memory(prepared, call, output, parts, false, each_of(parts), rule);
+    return prepared;
+  }
+  if (call.through_memory()) {
+    const Staged all = staged_together(prepared, call, parts, op, rule);
+    scatter_reduced_through_memory(prepared, call, output, {all.values}, all.is_buffer, parts_of(all.values, counts), rule);
+    return prepared;
+  }
   if (const std::size_t share = are_even(counts) ? share_to_scatter(output, call, rule, settings) : 0) {
     const c10::InferenceMode below_autograd(true);
-    const bool as_they_lie =
-        std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return is_reducible(part, rule); });
     scatter_reduced_in_pieces(prepared, call, output,
                               as_they_lie ? parts : staged_together(prepared, call, parts, op, rule).values.split(output.numel()),
                               share, rule);

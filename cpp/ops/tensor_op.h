@@ -11,6 +11,8 @@
 
 #include "ops/call.h"
 #include "ops/prepared.h"
+#include "shm/board.h"
+#include "shm/collective.h"
 #include "ucc/collective.h"
 #include "ucc/team.h"
 #include "ucx/channel.h"
@@ -18,7 +20,7 @@
 
 namespace torch_ucc {
 
-// `Transport` (Collective, Messages or Local) moves the data. The operation keeps the caller's
+// `Transport` (shm::Collective, Collective, Messages or Local) moves the data. The operation keeps the caller's
 // tensors until let_go(), and its buffers until it is destroyed.
 template <typename Transport>
 class TensorOp final : public Transport {
@@ -108,10 +110,15 @@ class Local : public Op {
   const std::shared_ptr<UccTeam> team_;
 };
 
-// `channel` and `team` belong to the same group. The sequence number of `call` must be final,
+// `channel`, `team` and `board` belong to the same group; `board` is null if the group does not share
+// memory. The sequence number of `call` must be final,
 // because it is the tag of a collective's messages.
 inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared&& prepared, const std::shared_ptr<UccTeam>& team,
-                                          const std::shared_ptr<Channel>& channel) {
+                                          const std::shared_ptr<Channel>& channel, const std::shared_ptr<shm::Board>& board) {
+  if (prepared.path == Path::memory) {
+    shm::Movement movement = std::move(prepared.movement);
+    return std::make_shared<TensorOp<shm::Collective>>(std::move(call), std::move(prepared), board, std::move(movement));
+  }
   if (prepared.path == Path::collective) {
     const ucc_coll_args_t args = prepared.args;
     Pieces pieces = std::move(prepared.pieces);

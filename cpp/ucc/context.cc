@@ -49,6 +49,9 @@ void UccContext::destroy(LoopToken& token) {
 
 Status UccContext::progress(LoopToken& token) {
   token.check();
+  if (handle_ == nullptr) {
+    return {};
+  }
   const ErrorLog::Capture capture;
   const ucc_status_t status = ucc_context_progress(handle_);
   if (status >= UCC_OK) {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PREFIX = "TORCH_UCC_"
 
 # Read by the project's scripts and tools.
-_OTHER_NAMES = ("TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHON")
+_OTHER_NAMES = ("TORCH_UCC_BENCH_BUSY", "TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHON")
 
 # Of torch-ucc as it was before: they are no error, and do nothing.
 OLD_NAMES = {
@@ -141,6 +141,12 @@ class Config:
         "How what UCC does for tensors on accelerators goes: by way of the host, or `native`.",
         agreed=True,
         native=False,
+    )
+    host_path: bool = _setting(
+        True,
+        _switch,
+        "Run collectives of ranks on one host through shared memory of this package, not through UCC.",
+        agreed=True,
     )
     life_lines: bool = _setting(
         True,

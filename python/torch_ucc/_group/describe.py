@@ -15,8 +15,8 @@ from torch_ucc._register import told_by_profile
 from torch_ucc.topology.cores import usable_here
 from torch_ucc.topology.explain import differences
 from torch_ucc.topology.inventory import as_data
-from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
-from torch_ucc.topology.routes import WAYS
+from torch_ucc.topology.plan import IN_MEMORY, ON_ONE_HOST, OTHER_HOST, SAME_HOST
+from torch_ucc.topology.routes import ways
 
 
 def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
@@ -25,8 +25,9 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     `transports` names what UCX chooses towards a peer on the same host and towards one on another host, where
     the group has such peers; UCX was asked, nothing is guessed. Where that is not what the plan says, a
     warning tells, and `differences`. `options` has what the two libraries are told for this group, and by
-    whom. `operations` names what serves each: UCC, messages or the store; for the algorithm that UCC takes at
-    a size there is `torch-ucc plan --op`.
+    whom. `operations` names what serves each: memory that the ranks share, UCC, messages or the store; for
+    the algorithm that UCC takes at a size there is `torch-ucc plan --op`. `why_not_through_memory` is empty
+    if collectives go through memory that the ranks share.
     """
     return described(group)[0]
 
@@ -50,6 +51,10 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], p
     transports = {where: probe.transports_to(told[other][0]) for where, other in _one_peer_each(hosts, me)}
     dist.barrier(group)  # the addresses are those of probes that must still exist
     differ = differences(agreed.plan, agreed.rank, transports)
+    why_not = backend.why_not_through_memory if backend is not None else "the group has no backend of ours"
+    planned_here = agreed.plan.about(ON_ONE_HOST)
+    if why_not and len(set(hosts)) == 1 and planned_here and planned_here.value == IN_MEMORY:
+        differ.append(f"{ON_ONE_HOST}: the plan says {IN_MEMORY}, and UCC serves the group: {why_not}")
     for text in differ:
         warnings.warn(f"ucc: {text}", RuntimeWarning, stacklevel=2)
     about = {
@@ -64,7 +69,8 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], p
         "usable_cores": usable_here(),
         "topology": {"hosts": as_data(agreed.job.hosts), "ranks": as_data(agreed.job.ranks)},
         "plan": as_data(agreed.plan),
-        "operations": WAYS,
+        "operations": ways(in_memory=not why_not),
+        "why_not_through_memory": why_not,
         "transports": transports,
         "differences": differ,
     }

@@ -63,7 +63,7 @@ def choose(exchange: Exchange, rank: int, global_ranks: Sequence[int]) -> Chosen
     are, to leave the network alone, which way to copy, and by which algorithms.
     """
     size = len(global_ranks)
-    is_plain = not settings() and config.in_force().tuned is None
+    is_plain = not settings(of_us=False) and config.in_force().tuned is None
     told = told_by_launcher(size)
     cores = usable_to_launcher() if told else usable_here()
     needs_plan = not told
@@ -112,9 +112,10 @@ def job_of_launcher(size: int) -> Job:
     return uniform([host._replace(cpu=cpu)], size, settings())
 
 
-def settings() -> dict[str, str]:
-    """What is set here that decides over a plan."""
-    return settings_here(profile=config.in_force().libraries)
+def settings(of_us: bool = True) -> dict[str, str]:
+    """What is set here that decides over a plan. Without `of_us`, only what the libraries read."""
+    found = settings_here(profile=config.in_force().libraries)
+    return {name: value for name, value in found.items() if of_us or not name.startswith(config.PREFIX)}
 
 
 def record_here() -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from torch_ucc._native import extension
 from torch_ucc.topology import routes
 from torch_ucc.topology.routes import Protocol, Route
 
@@ -40,10 +41,10 @@ def ask(op: str, size: int, folder: Path) -> Route:
     before = len(heard(folder, "ucc"))
     CALLS[op](size)
     log = heard(folder, "ucc")
-    way = routes.WAYS[op]
+    way = routes.ways(not extension.backend_of(dist.group.WORLD).why_not_through_memory)[op]
     told: list[list[Protocol]] = [[]] * ranks
     dist.all_gather_object(told, routes.protocols(heard(folder, "ucx"), way))
-    message = None if way == routes.BY_UCC else size // ranks if op in _SHARED_OUT else size
+    message = None if way != routes.BY_MESSAGES else size // ranks if op in _SHARED_OUT else size
     given = tuple(routes.collectives(log[before:], log))
     rows = [row for row in routes.merged(told) if message is None or row.covers(message)]
     return Route(op, size, ranks, way, given, message, tuple(rows))

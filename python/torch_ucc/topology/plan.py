@@ -21,6 +21,7 @@ from torch_ucc.topology.user import (
     CLS,
     DEVICE_COLLECTIVES,
     DEVICE_P2P,
+    HOST_PATH,
     LOOPBACK,
     NET_DEVICES,
     PPN,
@@ -35,6 +36,8 @@ from torch_ucc.topology.user import (
 )
 
 SAME_HOST, OTHER_HOST = "same host", "other host"
+ON_ONE_HOST = "within a host"
+IN_MEMORY = "collectives through memory that the ranks share"
 PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
 
 
@@ -91,6 +94,7 @@ def make_plan(job: Job) -> Plan:
         *([_other_hosts(job, layer)] if several else []),
         _network_devices(job, per_rank),
         *([_segments(job)] if several and not layer else []),
+        *([_on_one_host(job)] if job.most_per_host() > 1 else []),
         _collectives(job),
         _algorithms(job, layer),
         _counts(job),
@@ -251,6 +255,20 @@ def _segments(job: Job) -> Choice:
         setting,
         PLAN,
         told=(("TCP_RX_SEG_SIZE", "256k"), ("TCP_TX_SEG_SIZE", "64k")),
+    )
+
+
+def _on_one_host(job: Job) -> Choice:
+    setting = HOST_PATH[0]
+    if (said := _user(job, HOST_PATH)).endswith("=0"):
+        return Choice(ON_ONE_HOST, "collectives by UCC", "set by the user", setting, said)
+    return Choice(
+        ON_ONE_HOST,
+        IN_MEMORY,
+        "a group whose ranks are all on one host needs no transport there: each rank writes to memory of its "
+        "own, and the others read it. Where they cannot map this memory, UCC serves the group",
+        setting,
+        US,
     )
 
 

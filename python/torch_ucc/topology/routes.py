@@ -9,42 +9,38 @@ from dataclasses import dataclass
 
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 
-BY_UCC, BY_MESSAGES, BY_STORE = "UCC", "messages", "the store"
+BY_UCC, BY_MEMORY, BY_MESSAGES, BY_STORE = "UCC", "shared memory", "messages", "the store"
 
-WAYS = {
-    **dict.fromkeys(
-        (
-            "all_gather",
-            "all_gather_coalesced",
-            "all_gather_into_tensor",
-            "all_gather_into_tensor_coalesced",
-            "all_reduce",
-            "all_reduce_coalesced",
-            "barrier",
-            "broadcast",
-            "reduce",
-            "reduce_scatter",
-            "reduce_scatter_tensor",
-            "reduce_scatter_tensor_coalesced",
-        ),
-        BY_UCC,
-    ),
-    **dict.fromkeys(
-        (
-            "all_to_all",
-            "all_to_all_single",
-            "gather",
-            "recv",
-            "recv_any_source",
-            "scatter",
-            "send",
-            "sparse_all_reduce",
-        ),
-        BY_MESSAGES,
-    ),
-    "monitored_barrier": BY_STORE,
-}
-"""By what each operation goes: a collective of UCC, messages of our own over UCX, or the job's store."""
+_COLLECTIVES = (
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "barrier",
+    "broadcast",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+)
+_EXCHANGES = ("all_to_all", "all_to_all_single", "gather", "scatter")
+_MESSAGES = ("recv", "recv_any_source", "send", "sparse_all_reduce")
+
+
+def ways(in_memory: bool) -> dict[str, str]:
+    """By what each operation of a group goes: a collective of UCC, messages over UCX, or the job's store.
+
+    `in_memory` says whether the collectives of the group go through memory that its ranks share.
+    """
+    return {
+        **dict.fromkeys(_COLLECTIVES, BY_MEMORY if in_memory else BY_UCC),
+        **dict.fromkeys(_EXCHANGES, BY_MEMORY if in_memory else BY_MESSAGES),
+        **dict.fromkeys(_MESSAGES, BY_MESSAGES),
+        "monitored_barrier": BY_STORE,
+    }
+
 
 _CONTEXTS = {"UCC_UCP_CONTEXT": BY_UCC, "torch_ucc": BY_MESSAGES}
 _PEERS = {"intra-node": SAME_HOST, "inter-node": OTHER_HOST}

@@ -17,6 +17,7 @@ PeerRecord record(const std::string& host, long pid, NamedValues agreed = {}) {
           .host_id = "id of " + host,
           .nonce = "nonce",
           .bell = "bell",
+          .arena = "arena",
           .cores = "0-1,",
           .address = "address",
           .pid = pid,
@@ -28,6 +29,7 @@ void expect_equal(const PeerRecord& a, const PeerRecord& b) {
   EXPECT_EQ(a.host_id, b.host_id);
   EXPECT_EQ(a.nonce, b.nonce);
   EXPECT_EQ(a.bell, b.bell);
+  EXPECT_EQ(a.arena, b.arena);
   EXPECT_EQ(a.cores, b.cores);
   EXPECT_EQ(a.address, b.address);
   EXPECT_EQ(a.pid, b.pid);

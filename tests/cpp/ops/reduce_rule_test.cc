@@ -139,5 +139,27 @@ TEST(ReduceRule, ScalesByTheFactorOfTheCallerOnlyWhereThereIsOne) {
   }
 }
 
+TEST(ReduceRule, HasAKernelInSharedMemoryForEachPair) {
+  for (const at::ScalarType dtype : all_types()) {
+    for (const Op op : kOps) {
+      if (const auto rule = reduce_rule(dtype, op)) {
+        const ReduceRule native = rule->natively(dtype);
+        EXPECT_NE(shm::reduce_kernel(native.memory_type, native.memory_op), nullptr) << dtype << " " << reduce_op_name(op);
+        EXPECT_EQ(shm::size_of(native.memory_type), c10::elementSize(native.compute)) << dtype;
+        EXPECT_FALSE(native.divide || native.order);
+      }
+    }
+  }
+}
+
+TEST(ReduceRule, OverflowsInSharedMemoryAsTorchDoes) {
+  const ReduceRule rule = reduce_rule(at::ScalarType::Float8_e4m3fn, Op::SUM)->natively(at::ScalarType::Float8_e4m3fn);
+  const c10::Float8_e4m3fn large(400.0F);
+  const void* const sources[] = {&large, &large};
+  c10::Float8_e4m3fn sum;
+  shm::reduce_kernel(rule.memory_type, rule.memory_op)(&sum, sources, 2, 1);
+  EXPECT_EQ(sum.x, c10::Float8_e4m3fn(800.0F).x);
+}
+
 }  // namespace
 }  // namespace torch_ucc

@@ -76,7 +76,7 @@ def rendezvous(log: str, worker: str) -> list[bool]:
 
 
 def test_they_hold_for_their_group_alone() -> None:
-    eager = {"UCX_RNDV_THRESH": "inf", "UCC_UCX_RNDV_THRESH": "inf"}
+    eager = {"UCX_RNDV_THRESH": "inf", "UCC_UCX_RNDV_THRESH": "inf", "TORCH_UCC_HOST_PATH": "0"}
     logged = run_ranks(groups_and_their_logs, 2, init=False, timeout=240, env=eager)
     for _, values, _ in logged:
         assert all(each[0] == 3.0 for each in values.values()), values
@@ -104,7 +104,8 @@ def short_messages() -> str:
 
 def test_one_of_a_transport_holds_for_both_workers() -> None:
     """UCX reads such by another prefix than its own, of which UCC says nothing."""
-    log = run_ranks(short_messages, 2, init=False, timeout=240, env={"UCX_TLS": "tcp,self"})[0]
+    env = {"UCX_TLS": "tcp,self", "TORCH_UCC_HOST_PATH": "0"}
+    log = run_ranks(short_messages, 2, init=False, timeout=240, env=env)[0]
     for worker in ("torch_ucc", "UCC_UCP_CONTEXT"):
         found = tables(log, worker, "ucp_tag_send*(fast-completion)")
         largest = [re.findall(r"0\.\.(\d+) +\| eager short", each) for each in found]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch_ucc import cli, testing
 from torch_ucc._group import planning
 from torch_ucc.topology import ask_routes
-from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, WAYS, Route
+from torch_ucc.topology.routes import BY_MEMORY, BY_MESSAGES, BY_UCC, Route, ways
 
 pytestmark = pytest.mark.multirank
 
@@ -31,13 +31,24 @@ def routes(*asked: tuple[str, int]) -> list[Route]:
 
 
 def on(ranks: int, *asked: tuple[str, int], **env: str) -> list[Route]:
+    """By UCC, unless `env` says something else."""
+    env = {"TORCH_UCC_HOST_PATH": "0", **env}
     return testing.run_ranks(routes, ranks, *asked, init=False, timeout=240, env=env)[0]
+
+
+def test_in_shared_memory_neither_library_is_asked() -> None:
+    for route in on(2, *[(op, 4096) for op in ask_routes.CALLS], TORCH_UCC_HOST_PATH="1"):
+        assert (
+            route.way == ways(in_memory=True)[route.op] == (BY_MESSAGES if route.op == "send" else BY_MEMORY)
+        )
+        assert not route.collectives, route
+        assert bool(route.protocols) == (route.way == BY_MESSAGES), route
 
 
 def test_what_serves_an_operation_is_what_its_call_used() -> None:
     every = [(op, 4096) for op in ask_routes.CALLS]
     for route in on(2, *every):
-        assert WAYS[route.op] == route.way
+        assert ways(in_memory=False)[route.op] == route.way
         assert bool(route.collectives) == (route.way == BY_UCC), route
         assert (route.message_bytes is None) == (route.way == BY_UCC)
         assert route.protocols, "UCX said how it sends"
@@ -75,7 +86,9 @@ def broadcast_among(cores: list[int]) -> tuple[Route, str]:
 
 def test_ranks_that_share_cores_go_by_other_algorithms_and_all_by_the_same() -> None:
     few, enough, different = (
-        testing.run_ranks(broadcast_among, 3, cores, init=False, timeout=240)
+        testing.run_ranks(
+            broadcast_among, 3, cores, init=False, timeout=240, env={"TORCH_UCC_HOST_PATH": "0"}
+        )
         for cores in ([2, 2, 2], [3, 3, 3], [2, 3, 3])
     )
     assert [each[0][0].collectives[0].algorithm == "bcast_knomial" for each in (few, enough)] == [True, False]
@@ -99,6 +112,7 @@ def all_reduce_and_send() -> None:
 def test_it_tells_what_the_libraries_log(tmp_path: Path) -> None:
     """Of the same calls in processes that know nothing of the command."""
     env = {
+        "TORCH_UCC_HOST_PATH": "0",
         "UCC_COLL_TRACE": "info",
         "UCC_LOG_FILE": str(tmp_path / "ucc-%p"),
         "UCX_PROTO_INFO": "y",
@@ -116,7 +130,13 @@ def test_it_tells_what_the_libraries_log(tmp_path: Path) -> None:
 
 def plan(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "torch_ucc", "plan", *arguments]
-    run = subprocess.run(command, env=dict(os.environ), stdout=subprocess.PIPE, text=True, timeout=300)
+    run = subprocess.run(
+        command,
+        env={**os.environ, "TORCH_UCC_HOST_PATH": "0"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
+    )
     return run.returncode, run.stdout
 
 

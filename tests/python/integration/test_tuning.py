@@ -51,7 +51,7 @@ def test_what_a_profile_says_reaches_the_libraries(tmp_path: Path) -> None:
     path = profile(tmp_path, 2)
     log = tmp_path / "ucc.log"  # of rank 0, which logs what UCC takes for each operation
     own = [{"UCC_LOG_LEVEL": "debug", "UCC_LOG_FILE": str(each)} for each in (log, "/dev/null")]
-    environment = {"TORCH_UCC_PROFILE": path}
+    environment = {"TORCH_UCC_PROFILE": path, "TORCH_UCC_HOST_PATH": "0"}
     told = run_ranks(use_and_describe, 2, env=environment, rank_env=own, timeout=300.0)
     for data, about, left in told:
         assert data == [3.0, 3.0]

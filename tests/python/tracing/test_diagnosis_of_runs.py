@@ -54,8 +54,8 @@ def swapped_groups() -> None:
 
 
 def wrong_reduce_op() -> None:
-    """Which goes through."""
-    dist.all_reduce(torch.ones(4), dist.ReduceOp.SUM if dist.get_rank() == 0 else dist.ReduceOp.MAX)
+    op = dist.ReduceOp.SUM if dist.get_rank() == 0 else dist.ReduceOp.MAX
+    failure(lambda: dist.all_reduce(torch.ones(4), op))
 
 
 def wrong_root_of_a_broadcast() -> None:

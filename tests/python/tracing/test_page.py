@@ -62,7 +62,7 @@ return {
 
 TIP = re.compile(
     r"\w+\((?:\w+\[\d+\].*)?\) seq \d+ of group \S+\n"
-    r"[\d.]+ (?:us|ms|s)(?:, .* of it until rank \d came)?; [\d.]+ [KMG]?B, ucc, completed\nby .*"
+    r"[\d.]+ (?:us|ms|s)(?:, .* of it until rank \d came)?; [\d.]+ [KMG]?B, memory, completed\nby .*"
 )
 
 

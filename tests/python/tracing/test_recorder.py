@@ -28,13 +28,13 @@ def test_dump_and_stats_tell_every_operation() -> None:
         found = [(record.op, record.seq, record.bytes, record.route) for record in dump.records]
         message = "send" if rank == 0 else "recv"
         assert found == [
-            ("all_reduce", 1, 16, "ucc"),
-            ("all_reduce", 2, 16, "ucc"),
-            ("all_reduce", 3, 16, "ucc"),
-            ("broadcast", 4, 16, "ucc"),
-            ("all_gather_into_tensor", 5, 32, "ucc"),
+            ("all_reduce", 1, 16, "memory"),
+            ("all_reduce", 2, 16, "memory"),
+            ("all_reduce", 3, 16, "memory"),
+            ("broadcast", 4, 16, "memory"),
+            ("all_gather_into_tensor", 5, 32, "memory"),
             (message, 1, 16, "messages"),
-            ("barrier", 6, 0, "ucc"),
+            ("barrier", 6, 0, "memory"),
         ]
         for record in dump.records:
             assert record.state == "completed" and record.result == "ok"

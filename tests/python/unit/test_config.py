@@ -147,6 +147,7 @@ def test_what_ranks_must_agree_on() -> None:
         ("segment_window", "2"),
         ("cross_check", "False"),
         ("device_collectives", "staged"),
+        ("host_path", "True"),
         ("life_lines", "True"),
         ("UCC_CLS", "basic"),
         ("UCC_TL_UCP_TUNE", "allreduce:@1"),

@@ -6,7 +6,7 @@ import pytest
 from torch_ucc._native import extension
 from torch_ucc.topology import routes
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
-from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, WAYS, Collective, Protocol
+from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, Collective, Protocol
 
 SCORE_MAPS = """
 [1] UCC  INFO  ===== COLL_SCORE_MAP (team_id 1, size 2) =====
@@ -120,4 +120,5 @@ def test_a_protocol_covers_its_sizes() -> None:
 
 
 def test_every_operation_has_its_way() -> None:
-    assert WAYS.keys() == set(extension.compiled().operations())
+    for in_memory in (False, True):
+        assert routes.ways(in_memory).keys() == set(extension.compiled().operations())
