@@ -28,9 +28,8 @@ struct Arena::Head {
 Arena::Arena() : own_("torch_ucc_arena", kBytes) {}
 
 std::size_t Arena::slot_bytes(std::size_t ranks) {
-  constexpr std::size_t kLeast = std::size_t{32} << 10U;
-  constexpr std::size_t kShare = std::size_t{2} << 10U;
-  return std::max(kLeast, align(ranks * kShare));
+  constexpr std::size_t kKilo = 1024;
+  return std::max(std::clamp(ranks * 64 * kKilo, 128 * kKilo, 256 * kKilo), align(ranks * 2 * kKilo));
 }
 
 void Arena::map(std::uint64_t self, const std::vector<Neighbour>& neighbours) {

@@ -184,17 +184,16 @@ TEST(EngineFailure, FailFromAnotherThreadEndsEveryWait) {
   Rig rig;
   std::atomic<int> freed{0};
   constexpr int kWaiters = 4;
-  std::atomic<int> posted{0};
+  std::atomic<int> started{0};  // what never started need not be kept
   std::vector<std::thread> waiters;
   for (int i = 0; i < kWaiters; ++i) {
     waiters.emplace_back([&] {
-      const auto op = rig.post({.polls = FakeOp::kNever, .freed = &freed});
-      posted.fetch_add(1);
+      const auto op = rig.post({.polls = FakeOp::kNever, .on_start = [&] { started.fetch_add(1); }, .freed = &freed});
       EXPECT_TRUE(rig.engine.wait(*op, Deadline()));
       EXPECT_EQ(op->code(), StatusCode::closed);
     });
   }
-  while (posted.load() < kWaiters) {
+  while (started.load() < kWaiters) {
     std::this_thread::yield();
   }
   rig.engine.fail(Status(StatusCode::closed, "aborted"));

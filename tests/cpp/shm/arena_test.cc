@@ -320,8 +320,8 @@ TEST(ShmArena, HasSlotsThatGrowWithTheRanks) {
   for (std::size_t ranks = 1; ranks <= 256; ++ranks) {
     const std::size_t bytes = Arena::slot_bytes(ranks);
     EXPECT_EQ(bytes % 4096, 0U);
-    EXPECT_GE(bytes, std::max(ranks * 2048, std::size_t{32768}));
-    EXPECT_LT(bytes, std::max(ranks * 2048, std::size_t{32768}) + 4096);
+    EXPECT_GE(bytes, std::max(ranks * 2048, std::size_t{131072}));
+    EXPECT_LT(bytes, std::max(ranks * 2048, std::size_t{262144}) + 4096);
   }
 }
 

@@ -217,7 +217,7 @@ struct Group {
   std::size_t reduced_share() const { return down(slot / ranks); }
 
   bool reduces_at_once(std::size_t bytes) const {
-    return bytes <= Line::kSmall || (bytes <= slot && ranks * bytes <= std::size_t{16} << 10U);
+    return bytes <= Line::kSmall || (bytes <= slot && ranks * bytes <= std::size_t{128} << 10U);
   }
   std::size_t chunks(std::size_t bytes) const { return steps_for(bytes, ranks * reduced_share()); }
   // The bytes that one rank reduces. Each chunk is cut into `ranks` equal shares of whole cache
