@@ -4,6 +4,7 @@
 #include <atomic>
 #include <future>
 #include <iterator>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -61,6 +62,18 @@ std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings&
   return peers;
 }
 
+// Returns null if the host path is turned off, or if the process may not map that much memory.
+std::unique_ptr<shm::Arena> make_arena(const Settings& settings) {
+  if (!settings.host_path) {
+    return nullptr;
+  }
+  try {
+    return std::make_unique<shm::Arena>();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 ParkPolicy park_policy(const Settings& settings, int ranks) {
   ParkPolicy policy;
   policy.spin = settings.spin;
@@ -106,7 +119,7 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
       world_(group.world),
       store_(group.store),
       worker_(settings_.ucx),
-      arena_(settings_.host_path ? std::make_unique<shm::Arena>() : nullptr),
+      arena_(make_arena(settings_)),
       roster_(group.global_ranks, group.rank, exchange_records(group, settings_, prefix, bell_, worker_, arena_.get())),
       key_prefix_(prefix.text()),
       direct_(std::make_shared<Direct>()),
@@ -145,11 +158,12 @@ void CommContext::meet_neighbours(const GiveUp& give_up, Deadline deadline) {
     throw StatusError(Status(StatusCode::timeout, "the other ranks on the host of " + roster_.describe(roster_.self()) +
                                                       " did not map the shared memory of all ranks there in time"));
   }
+  arena_->close_file();
 }
 
 std::string CommContext::why_no_board() const {
   if (arena_ == nullptr) {
-    return "TORCH_UCC_HOST_PATH is 0";
+    return settings_.host_path ? "this process may not map 64 GiB of address space (see ulimit -v)" : "TORCH_UCC_HOST_PATH is 0";
   }
   return arena_->is_common() == std::optional(true) ? "the ranks are on several hosts" : arena_->why_not();
 }

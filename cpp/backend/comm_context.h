@@ -134,7 +134,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::shared_ptr<KvStore> store_;
   Bell bell_;  // the bell of this process, until the engine takes it
   UcxWorker worker_;
-  const std::unique_ptr<shm::Arena> arena_;  // null if the host path is turned off
+  const std::unique_ptr<shm::Arena> arena_;  // null if this process cannot use the host path
   Roster roster_;
   const std::string key_prefix_;  // of our keys in store_
   const std::shared_ptr<Direct> direct_;

@@ -62,9 +62,7 @@ SharedMemory::~SharedMemory() {
   if (data_ != nullptr) {
     ::munmap(data_, mapped_);
   }
-  if (file_ >= 0) {
-    ::close(file_);
-  }
+  close_file();
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
@@ -116,12 +114,14 @@ void SharedMemory::trim(std::size_t bytes) {
   }
 }
 
-void SharedMemory::discard(std::size_t offset, std::size_t bytes) const {
+void SharedMemory::close_file() {
   if (file_ >= 0) {
-    ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  } else {
-    ::madvise(static_cast<char*>(data_) + offset, bytes, MADV_REMOVE);
+    ::close(std::exchange(file_, -1));
   }
+}
+
+void SharedMemory::discard(std::size_t offset, std::size_t bytes) const {
+  ::madvise(static_cast<char*>(data_) + offset, bytes, MADV_REMOVE);
 }
 
 }  // namespace torch_ucc

@@ -39,6 +39,10 @@ class SharedMemory {
   // Unmaps all but the first `bytes` bytes.
   void trim(std::size_t bytes);
 
+  // Gives up the descriptor of the memory: no further process can open it then, and those that have
+  // opened it keep it.
+  void close_file();
+
   // Gives whole pages back to the kernel; they read as zero afterwards, in all processes. Only for
   // the process that made the memory.
   void discard(std::size_t offset, std::size_t bytes) const;

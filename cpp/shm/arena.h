@@ -44,6 +44,8 @@ class Arena {
   // Whether all neighbours and this process can map each other. The answer is the same for all of
   // them; nothing while some have not finished map().
   std::optional<bool> is_common() const;
+  // Saves a descriptor. To be called when is_common() has answered.
+  void close_file() { own_.close_file(); }
   // Why it is not common, as far as this process knows. Only valid once is_common() is false.
   std::string why_not() const;
 

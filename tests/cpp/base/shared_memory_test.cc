@@ -246,6 +246,25 @@ TEST(SharedMemory, UnmapsItsEnd) {
   EXPECT_TRUE(read(memory)) << "the memory itself keeps its size";
 }
 
+TEST(SharedMemory, IsKeptByThoseThatOpenedItBeforeItsFileIsClosed) {
+  SharedMemory memory("torch_ucc_test", kBytes);
+  char* const data = static_cast<char*>(memory.data());
+  data[kPage] = 1;
+  const std::string address = memory.address();
+  const auto before = SharedMemory::of_peer(address, kBytes, kBytes, SharedMemory::Access::read);
+  ASSERT_TRUE(before);
+  memory.close_file();
+  memory.close_file();
+  EXPECT_EQ(memory.address(), "");
+  EXPECT_FALSE(SharedMemory::of_peer(address, kBytes, kBytes, SharedMemory::Access::read));
+  const char* const seen = static_cast<const char*>(before->data());
+  EXPECT_EQ(seen[kPage], 1);
+  data[kPage] = 2;
+  EXPECT_EQ(seen[kPage], 2);
+  memory.discard(kPage, kPage);
+  EXPECT_EQ(seen[kPage], 0);
+}
+
 TEST(SharedMemory, DiscardedPagesReadAsZeroInAllProcesses) {
   const SharedMemory memory("torch_ucc_test", kBytes);
   const auto peer = read(memory);

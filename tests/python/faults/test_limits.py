@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch_ucc
 from deaths import failure, wait_for
 from torch_ucc.testing import run_ranks
 from torch_ucc.testing.hosts import Hosts
@@ -61,6 +62,7 @@ def test_too_little_shared_memory_of_one_kind_is_no_hindrance(
 SERVE = """
 import sys, time
 import torch.distributed as dist
+import torch_ucc
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 print(store.port, flush=True)
 time.sleep(600)
@@ -98,3 +100,24 @@ def test_a_store_that_is_killed() -> None:
     finally:
         server.kill()
         server.wait()
+
+
+def with_little_address_space(rank_with_little: int) -> tuple[float, str]:
+    if int(os.environ["RANK"]) == rank_with_little:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + (8 << 30)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    dist.init_process_group("ucc")
+    tensor = torch.ones(100_000)
+    dist.all_reduce(tensor)
+    why_not = torch_ucc.describe()["why_not_through_memory"]
+    dist.destroy_process_group()
+    return tensor.max().item(), why_not
+
+
+@pytest.mark.filterwarnings("ignore:ucc")
+def test_too_little_address_space_is_no_hindrance() -> None:
+    """Collectives then go by UCC, on all ranks of the host."""
+    found = run_ranks(with_little_address_space, 3, 1, init=False)
+    assert [total for total, _ in found] == [3.0] * 3
+    assert "ulimit" in found[1][1] and all("cannot" in found[rank][1] for rank in (0, 2)), found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -9,25 +10,43 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch_ucc.bench import busy, driver, plot, report, worker
 from torch_ucc.bench.__main__ import exit_status, main, parse
-from torch_ucc.bench.cases import OPS, SIZES, Case, format_size, make_cases, parse_size
+from torch_ucc.bench.cases import (
+    BUSY_CASES,
+    COLLECTIVES,
+    HALVES,
+    OPS,
+    SIZES,
+    Case,
+    format_case,
+    format_size,
+    make_cases,
+    parse_size,
+)
 from torch_ucc.bench.figures import Sample, Samples, figure
 from torch_ucc.bench.libraries.library import check
-from torch_ucc.bench.peers import PEERS, Peer, commands, tuned
-from torch_ucc.bench.places import Between, Place
+from torch_ucc.bench.libraries.over_oneccl import OneCclLibrary
+from torch_ucc.bench.peers import PEERS, Peer, commands, made_by, tuned
+from torch_ucc.bench.places import Between, Place, place
 from torch_ucc.bench.recording import PAIRS
 from torch_ucc.bench.targets import (
+    BUSY_TARGETS,
+    HOST_TARGETS,
     OCCASION_TARGETS,
     PLAIN_TARGETS,
+    DtypeTarget,
     EveryCellTarget,
+    EveryOverheadTarget,
     OverheadTarget,
     Unit,
     Verdict,
@@ -44,6 +63,13 @@ class Comm:
     def Barrier(self): pass
     def allgather(self, value): return [value]
 COMM_WORLD = Comm()
+"""
+RIVAL = """
+import torch.distributed as dist
+def mine(rank, size):
+    def all_reduce(tensor):
+        dist.all_reduce(tensor)
+    return all_reduce
 """
 SMALL, LARGE = Case("all_reduce", 4), Case("all_reduce", 64 << 20)
 
@@ -66,10 +92,11 @@ def cores_given_back() -> Iterator[None]:
 
 @pytest.fixture
 def loops_of_c(monkeypatch: pytest.MonkeyPatch, made_peer: Callable[[str], Path]) -> None:
-    """For the peer `alone`."""
+    """For the peers `alone` and `floor`."""
     if not (REPOSITORY / "ci").is_dir():
         pytest.skip("ci/ has the loops of C")
-    monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(made_peer("alone").parent))
+    for name in ("alone", "floor"):
+        monkeypatch.setenv("TORCH_UCC_BENCH_PEERS", str(made_peer(name).parent))
 
 
 class TestCases:
@@ -92,6 +119,40 @@ class TestCases:
     def test_unknown_op(self) -> None:
         with pytest.raises(ValueError, match="unknown op 'reduction'"):
             make_cases(["reduction"], None)
+
+    def test_each_dtype_has_every_size_and_barrier_none(self) -> None:
+        cases = make_cases(["all_reduce", "barrier"], [4, 1024], ["float32", "bfloat16"])
+        assert [str(case) for case in cases] == [
+            "all_reduce:4:float32",
+            "all_reduce:1024:float32",
+            "all_reduce:4:bfloat16",
+            "all_reduce:1024:bfloat16",
+            "barrier:0:float32",
+        ]
+        assert [format_case(case) for case in cases[1:4:2]] == ["all_reduce 1 KB", "all_reduce 1 KB bfloat16"]
+
+    def test_unknown_dtype(self) -> None:
+        with pytest.raises(ValueError, match="unknown dtype 'float12'"):
+            make_cases(["all_reduce"], None, ["float12"])
+
+    def test_a_size_that_its_dtype_does_not_fit_is_left_out(self) -> None:
+        args = parse(["--ops", "all_reduce", "--sizes", "4,1K", "--dtypes", "bfloat16,int64"])
+        assert [str(case) for case in args.cases] == [
+            "all_reduce:4:bfloat16",
+            "all_reduce:1024:bfloat16",
+            "all_reduce:1024:int64",
+        ]
+        assert args.left_out == ["all_reduce 4 B int64: one number takes 8 B"]
+
+    def test_a_plain_run_beside_busy_processes_has_its_own_cases(self) -> None:
+        args = parse(["--busy", "2"])
+        assert [(case.op, case.nbytes) for case in args.cases] == list(BUSY_CASES) and args.ranks == [2]
+        assert parse(["--busy", "2", "--ops", "barrier"]).cases == [Case("barrier", 0)]
+
+    def test_a_report_has_the_dtypes_of_its_targets(self) -> None:
+        cases = parse(["--report"]).cases
+        assert {case.dtype for case in cases if case.op == "all_reduce"} == {"float32", *HALVES}
+        assert {case.dtype for case in cases if case.op != "all_reduce"} == {"float32"}
 
 
 class TestFigures:
@@ -186,13 +247,13 @@ class TestTargets:
         assert judged.floor is not None and judged.floor.median == pytest.approx(alone - 0.1)
 
     def test_all_that_is_timed_beside_neighbours_has_a_target(self) -> None:
-        assert set(busy.CASES) == {
-            target.what for target in OCCASION_TARGETS if target.what.startswith("busy")
-        }
-        judged = judge_occasions(
-            {peer: {name: [time] * 3 for name in busy.CASES} for peer, time in (("ucc", 2.0), ("gloo", 1.0))}
+        cases = [Case(op, nbytes) for op, nbytes in BUSY_CASES]
+        run = Samples(
+            [sample for case in cases for sample in samples(2, case, ucc=[2.0] * 3, gloo=[1.0] * 3)]
         )
-        assert [item.verdict for item in judged] == [Verdict.MISSED] * len(busy.CASES)
+        judged = [target.judge(run) for target in BUSY_TARGETS]
+        assert [item.name for item in judged] == [f"{format_case(case)}, 2 ranks" for case in cases]
+        assert {item.verdict for item in judged} == {Verdict.MISSED}
 
     def test_a_neighbour_computes_until_it_is_ended(self) -> None:
         with busy.neighbour() as process:
@@ -200,6 +261,13 @@ class TestTargets:
             while int(cpu.read_text().rsplit(")", 1)[1].split()[11]) < 5:  # ticks of 10 ms
                 time.sleep(0.01)
         assert process.returncode == -signal.SIGKILL
+
+    def test_a_place_has_as_many_neighbours_as_it_says(self) -> None:
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        before = set(children.read_text().split())
+        with place(1, busy=2) as here:
+            assert here.busy == 2 and len(set(children.read_text().split()) - before) == 2
+        assert set(children.read_text().split()) <= before
 
     def test_every_cell_counts_by_its_worst(self) -> None:
         run = Samples(
@@ -271,10 +339,57 @@ class TestTargets:
         assert OverheadTarget(SMALL, 0.9e-6, of_openmpi=1.5).judge(run).verdict is Verdict.MET
         assert OverheadTarget(SMALL, 0.0, floors=2).judge(run).verdict is Verdict.MET
 
+    def test_every_overhead_counts_by_its_worst(self) -> None:
+        wanted = EveryOverheadTarget(2, COLLECTIVES, 0.8e-6, largest=1024)
+        run = samples(2, SMALL, ucc=[4e-6, 4e-6], fake=[3.5e-6, 3.5e-6])
+        run += samples(2, LARGE, ucc=[9e-3, 9e-3], fake=[3e-6, 3e-6])
+        run += samples(2, Case("all_reduce", 4, "bfloat16"), ucc=[9e-6, 9e-6], fake=[3e-6, 3e-6])
+        run += samples(2, Case("ping_pong", 4), ucc=[9e-6, 9e-6], fake=[3e-6, 3e-6])
+        assert wanted.judge(Samples(run)).verdict is Verdict.MET
+        run += samples(2, Case("barrier", 0), ucc=[4e-6, 4e-6], fake=[3e-6, 3e-6])
+        run += samples(2, Case("reduce", 4), ucc=[5e-6, 5e-6], fake=[3e-6, 3e-6])
+        judged = wanted.judge(Samples(run))
+        assert (judged.verdict, judged.name) == (Verdict.MISSED, "reduce 4 B, 2 ranks")
+        assert wanted.judge(Samples([])).verdict is Verdict.ABSENT
+
+    def test_a_dtype_is_set_beside_as_many_bytes_of_float32(self) -> None:
+        run = samples(2, SMALL, ucc=[1.0, 2.0]) + samples(2, Case("all_reduce", 4, "float16"), ucc=[1.3, 2.6])
+        wanted = DtypeTarget(2, "float16", 1.4)
+        assert wanted.judge(Samples(run)).verdict is Verdict.MET
+        run += samples(2, LARGE, ucc=[1.0, 1.0])
+        run += samples(2, Case("all_reduce", 64 << 20, "float16"), ucc=[1.5, 1.6])
+        judged = wanted.judge(Samples(run))
+        assert (judged.verdict, judged.name) == (Verdict.MISSED, "all_reduce 64 MB float16, 2 ranks")
+        assert DtypeTarget(2, "bfloat16", 1.4).judge(Samples(run)).verdict is Verdict.ABSENT
+
+    def test_the_targets_of_one_host_can_all_be_met(self) -> None:
+        cases = [Case("all_reduce", nbytes) for nbytes in (4, 64 << 10, 1 << 20, 64 << 20)]
+        ours: dict[str, list[float]] = {"ucc": [1e-6, 1e-6], "fake": [1e-6, 1e-6]}
+        mpis = {name: [3e-6, 3e-6] for name in ("openmpi", "mpich", "intel-mpi")}
+        run = [
+            *(each for case in cases for each in samples(2, case, **ours, **mpis)),
+            *samples(2, Case("reduce_scatter_tensor", 64 << 20), ucc=[1e-6, 1e-6], **mpis),
+            *samples(2, Case("all_reduce", 4, "bfloat16"), ucc=[1e-6, 1e-6], gloo=[2e-6, 2e-6]),
+            *samples(2, Case("all_reduce", 4, "float16"), ucc=[1e-6, 1e-6]),
+            *(each for ranks in (4, 8) for each in samples(ranks, SMALL, ucc=[8e-6] * 2, fake=[3e-6] * 2)),
+        ]  # fmt: skip
+        assert [target.judge(Samples(run)).verdict for target in HOST_TARGETS] == [Verdict.MET] * len(
+            HOST_TARGETS
+        )
+        assert {target.judge(Samples([])).verdict for target in HOST_TARGETS} == {Verdict.ABSENT}
+
+    def test_the_faster_of_two_floors_counts(self) -> None:
+        behind = {"alone+fake": [5e-6, 5e-6], "floor+fake": [4e-6, 4e-6]}
+        run = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], fake=[3e-6, 3e-6], **behind))
+        floor = OverheadTarget(SMALL, 0.5e-6).judge(run).floor
+        assert floor is not None and floor.median == pytest.approx(1e-6)
+
     def test_a_miss_that_the_floor_misses_too_is_told_apart(self) -> None:
         both = {"fake": [3e-6, 3e-6], "gloo": [40e-6, 40e-6]}
-        high = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], floor=[5e-6, 5e-6], **both))
-        deep = Samples(samples(2, SMALL, ucc=[6e-6, 6e-6], floor=[3.1e-6, 3.1e-6], **both))
+        high, deep = (
+            Samples(samples(2, SMALL, **{"ucc": [6e-6, 6e-6], "alone+fake": [floor, floor], **both}))
+            for floor in (5e-6, 3.1e-6)
+        )
         wanted = OverheadTarget(SMALL, 1.5e-6), EveryCellTarget(2, ("gloo",), 10.0)
         assert [target.judge(high).verdict for target in wanted] == [Verdict.BELOW_FLOOR] * 2
         assert [target.judge(deep).verdict for target in wanted] == [Verdict.MISSED] * 2
@@ -284,14 +399,14 @@ class TestTargets:
 
     def test_a_floor_that_is_slower_than_we_are_excuses_nothing(self) -> None:
         """As it may be for what we cut into pieces."""
-        run = samples(2, LARGE, ucc=[9.0, 9.0], gloo=[18.0, 18.0], floor=[13.0, 13.0])
+        run = samples(2, LARGE, **{"ucc": [9.0, 9.0], "gloo": [18.0, 18.0], "alone+fake": [13.0, 13.0]})
         judged = EveryCellTarget(2, ("gloo",), 10.0).judge(Samples(run))
         assert judged.verdict is Verdict.MISSED and judged.floor is not None
 
     def test_the_floor_excuses_no_other_cell(self) -> None:
         run = [
-            *samples(2, SMALL, ucc=[6.0, 6.0], gloo=[30.0, 30.0], floor=[6.0, 6.0]),
-            *samples(2, LARGE, ucc=[9.0, 9.0], gloo=[72.0, 72.0], floor=[6.0, 6.0]),
+            *samples(2, SMALL, **{"ucc": [6.0, 6.0], "gloo": [30.0, 30.0], "alone+fake": [6.0, 6.0]}),
+            *samples(2, LARGE, **{"ucc": [9.0, 9.0], "gloo": [72.0, 72.0], "alone+fake": [6.0, 6.0]}),
         ]
         judged = EveryCellTarget(2, ("gloo",), 10.0).judge(Samples(run))
         assert (judged.verdict, judged.name) == (Verdict.MISSED, "all_reduce 64 MB, 2 ranks")
@@ -346,7 +461,7 @@ class TestRuns:
         (tmp_path / "mpi4py" / "MPI.py").write_text(ONE_RANK_OF_MPI)
         (tmp_path / "numpy.py").touch()
         output = tmp_path / "figures.json"
-        arguments = ["--cases", "barrier:0", "--case-seconds", "0.001", "--batch-seconds", "0.0001"]
+        arguments = ["--cases", "barrier:0:float32", "--case-seconds", "0.001", "--batch-seconds", "0.0001"]
         without_packages = [sys.executable, "-S", worker.__file__, *arguments, "--output", str(output)]
         # The worker finds its modules also where Python does not look in its folder.
         for safe_path in ({}, {"PYTHONSAFEPATH": "1"}):
@@ -360,6 +475,17 @@ class TestRuns:
         folder = str(Path(worker.__file__).parent)
         code = f"import sys; sys.path.insert(0, {folder!r}); import libraries.over_ucx"
         subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+
+    def test_a_call_of_oneccl_keeps_its_arrays_allocated(self) -> None:
+        numpy = pytest.importorskip("numpy")
+        library = OneCclLibrary.__new__(OneCclLibrary)
+        library.c, library.handle = SimpleNamespace(reduce=lambda *_: 0), ctypes.c_void_p()
+        array = numpy.zeros(4)
+        alive = weakref.ref(array)
+        call = library._bound("reduce", (array,), 4)
+        del array
+        assert alive() is not None
+        call()
 
     def test_turns_interleave(self) -> None:
         order = [
@@ -383,7 +509,7 @@ class TestRuns:
 
         def run(peer: Peer, _: int, __: str, arguments: list[str], *___: object) -> list[dict[str, object]]:
             ran.append((peer.name, arguments[1].split(":")[0]))
-            return [{"op": ran[-1][1], "bytes": 4, "seconds": 3e-6}]
+            return [{"op": ran[-1][1], "bytes": 4, "dtype": "float32", "seconds": 3e-6}]
 
         monkeypatch.setattr(driver, "run_peer", run)
         bench = driver.Bench([PEERS["ucc"], PEERS["gloo"]], 2, lambda _: None)
@@ -465,7 +591,7 @@ class TestRuns:
             tried.append(peer)
             if len(tried) - 1 in failing:
                 raise driver.MeasureError("it broke")
-            return [{"op": SMALL.op, "bytes": SMALL.nbytes, "seconds": 1.0}]
+            return [{"op": SMALL.op, "bytes": SMALL.nbytes, "dtype": "float32", "seconds": 1.0}]
 
         monkeypatch.setattr(driver, "run_peer", run)
         bench = driver.Bench([PEERS["gloo"]], 4, lambda _: None)
@@ -484,7 +610,7 @@ class TestRuns:
         def run(*_: object, **__: object) -> object:
             if next(turns, None) is None:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return [{"op": "all_reduce", "bytes": 4, "seconds": 3e-6}]
+            return [{"op": "all_reduce", "bytes": 4, "dtype": "float32", "seconds": 3e-6}]
 
         monkeypatch.setattr(driver, "run_peer", run)
         before = signal.getsignal(signal.SIGTERM)
@@ -521,7 +647,13 @@ class TestRuns:
         for asked in (["--peers", "gloo,mpich,fake"], ["--idle"], ["--starting"], [], ["--report"]):
             assert main(["--list-made-peers", *asked]) == 0
         told = capsys.readouterr().out
-        assert told.splitlines() == ["mpich", "", "alone", "openmpi mpich", "alone openmpi mpich ucxx"]
+        assert told.splitlines() == [
+            "mpich",
+            "",
+            "alone",
+            "openmpi mpich",
+            "alone floor openmpi mpich intel-mpi oneccl ucxx",
+        ]
 
     def test_ucx_by_itself_has_an_environment_and_no_launcher(self) -> None:
         starts = commands(PEERS["ucxx"], 2, "worker.py", [], 1, Place())
@@ -534,9 +666,57 @@ class TestRuns:
         bench.time_cases(2, [SMALL], 0.1)
         assert (bench.failures, bench.samples) == ([], [])
 
+    def test_a_peer_that_lacks_a_dtype_is_left_out_of_it_and_the_run_says_why(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: dict[str, str] = {}
+
+        def run(peer: Peer, _: int, __: str, arguments: list[str], *___: object) -> list[dict[str, object]]:
+            asked[peer.name] = arguments[1]
+            return []
+
+        monkeypatch.setattr(driver, "run_peer", run)
+        bench = driver.Bench([PEERS[name] for name in ("ucc", "intel-mpi", "floor")], 1, lambda _: None)
+        bench.time_cases(2, make_cases(["all_reduce", "barrier"], [4], ["float32", "bfloat16"]), 0.1)
+        few = "all_reduce:4:float32,barrier:0:float32"
+        assert asked == {
+            "ucc": "all_reduce:4:float32,all_reduce:4:bfloat16,barrier:0:float32",
+            "intel-mpi": few,
+            "floor": few,
+        }
+        assert bench.left_out == [
+            "intel-mpi, bfloat16: neither numpy nor mpi4py has it (all_reduce)",
+            "floor, bfloat16: the loops of C know only float32 (all_reduce)",
+        ]
+        assert bench.failures == []
+
+    def test_intel_mpi_and_oneccl_have_environments_and_a_launcher(self) -> None:
+        for name, backend in (("intel-mpi", "mpi"), ("oneccl", "oneccl")):
+            ((command, _),) = commands(PEERS[name], 3, "worker.py", [], 1, Place())
+            assert command[0].endswith(f"{name}/bin/mpiexec") and command[command.index("-n") + 1] == "3"
+            assert command[command.index("--backend") + 1] == backend
+
+    def test_the_function_of_another_program_is_a_peer_with_its_name(self) -> None:
+        args = parse(["--vs", "package.module:mine", "--peers", "ucc"])
+        (peer,) = args.rivals
+        assert peer == made_by("package.module:mine") and peer.name == "mine"
+        ((command, _),) = commands(peer, 1, "worker.py", [], 1, Place())
+        assert command[command.index("--backend") + 1] == "package.module:mine"
+        assert set(OPS) - peer.lacks == {"all_reduce"}
+
     @pytest.mark.parametrize(
         "arguments",
         [
+            ["--dtypes", "float12"],
+            ["--vs", "package.module"],
+            ["--vs", "package.module:gloo"],
+            ["--vs", "a:mine", "--vs", "b:mine"],
+            ["--vs", "a:mine", "--idle"],
+            ["--busy", "-1"],
+            ["--busy", "2", "--idle"],
+            ["--busy", "2", "--hosts", "2"],
+            ["--hosts", "2", "--peers", "floor"],
+            ["--hosts", "2", "--peers", "intel-mpi"],
             ["--peers", "nccl"],
             ["--idle", "--peers", "mpich"],
             ["--sizes", "3"],
@@ -600,5 +780,38 @@ class TestRuns:
         data = json.loads(output.read_text())
         of_peers = Counter((sample["peer"], sample["ranks"]) for sample in data["samples"])
         cells = 2 * len(able) - 1  # barrier has one size
-        assert of_peers == {(peer, ranks): cells for peer in ("alone", "floor") for ranks in (2, 3)}
+        assert of_peers == {(peer, ranks): cells for peer in ("alone", "alone+fake") for ranks in (2, 3)}
+        assert data["failures"] == []
+
+    @pytest.mark.usefixtures("cores_given_back", "loops_of_c")
+    def test_real_run_of_what_shared_memory_can_reach(self, tmp_path: Path) -> None:
+        """64 KB take one chunk and 1 MB several; 3 ranks share two cores."""
+        output = tmp_path / "figures.json"
+        arguments = ["--peers", "floor", "--ranks", "2,3", "--sizes", "4,64K,1M", "--repetitions", "1"]
+        arguments += [
+            "--ops",
+            "all_reduce,broadcast,barrier",
+            "--case-seconds",
+            "0.01",
+            "--json",
+            str(output),
+        ]
+        assert main(arguments) == 0
+        data = json.loads(output.read_text())
+        of_peers = Counter((sample["peer"], sample["ranks"]) for sample in data["samples"])
+        assert of_peers == {(peer, ranks): 7 for peer in ("floor", "floor+fake") for ranks in (2, 3)}
+
+    @pytest.mark.usefixtures("cores_given_back")
+    def test_real_run_beside_busy_processes_with_dtypes_and_another_program(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "rivals.py").write_text(RIVAL)
+        monkeypatch.chdir(tmp_path)
+        output = tmp_path / "figures.json"
+        arguments = ["--peers", "gloo", "--vs", "rivals:mine", "--busy", "1", "--ops", "all_reduce"]
+        arguments += ["--sizes", "1K", "--dtypes", "float32,float16", "--repetitions", "1"]
+        assert main([*arguments, "--case-seconds", "0.01", "--json", str(output)]) == 0
+        data = json.loads(output.read_text())
+        found = [(each["peer"], each["case"]["dtype"], each["busy"]) for each in data["samples"]]
+        assert found == [(peer, dtype, 1) for peer in ("gloo", "mine") for dtype in ("float32", "float16")]
         assert data["failures"] == []
