@@ -36,7 +36,6 @@ Status Collective::start(LoopToken& token) {
   if (advance(token)) {
     advance(token);
   }
-  entered_ = false;  // the engine announces what was entered here
   return {};
 }
 
@@ -45,13 +44,29 @@ Op::State Collective::poll(LoopToken& token) {
   for (int i = 0; i < 2 * kStepsPerPoll && phase_ != Phase::ended && advance(token); ++i) {
     advanced = true;
   }
-  if (std::exchange(entered_, false)) {
-    announce();
-  }
+  announce();
   if (phase_ == Phase::ended) {
     return State::ended;
   }
   return advanced ? State::advanced : State::in_flight;
+}
+
+// Rings where a peer may wait for this rank alone. If all ranks read from all others, only the last
+// one to enter a step lets anybody go on; the fence makes sure that one of them sees that it is.
+void Collective::announce() const {
+  const std::optional<std::uint64_t> step = std::exchange(unannounced_, std::nullopt);
+  if (!step) {
+    return;
+  }
+  if (movement_.is_mutual()) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (std::size_t peer = 0; peer < board_->size(); ++peer) {
+      if (peer != board_->rank() && !board_->has_entered(peer, *step)) {
+        return;
+      }
+    }
+  }
+  board_->ring_members();
 }
 
 bool Collective::advance(LoopToken& token) {
@@ -104,7 +119,7 @@ bool Collective::write() {
     line.steps = run_.steps;
   }
   board_->enter(step);
-  entered_ = true;
+  unannounced_ = unannounced_.value_or(step);
   peer_ = 0;
   phase_ = Phase::reads;
   return true;
@@ -200,7 +215,7 @@ void Collective::end(LoopToken& token) {
   phase_ = Phase::ended;
   left_.reset();
   if (!status_.ok()) {
-    board_->set_state(shm::State::failed);
+    give_up();
     return;
   }
   board_->add_steps(run_.steps);
@@ -238,7 +253,12 @@ Op::Need Collective::need_of(const Loss& loss) const {
 // The peers notice, and need not wait until their own operations time out.
 void Collective::cancel(LoopToken& token) {
   token.check();
+  give_up();
+}
+
+void Collective::give_up() {
   board_->set_state(shm::State::failed);
+  board_->ring_members();
 }
 
 // If the operation goes on without its caller, it reads from a copy.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -26,7 +27,7 @@ class Collective : public Op {
   State poll(LoopToken& token) final;
   Status transport_status() const final { return status_; }
   std::string waits_for() const final;
-  void announce() const final { board_->ring_members(); }
+  void announce() const final;
   bool is_announced() const final { return board_->all_members_ring(); }
   microseconds patience() const final { return patience_for(bytes_); }
   bool starts_slowly() const final;
@@ -54,6 +55,7 @@ class Collective : public Op {
   void blame(std::size_t peer);
   bool use_memory(bool reads);
   void end(LoopToken& token);
+  void give_up();
 
   const std::shared_ptr<Board> board_;
   Movement movement_;
@@ -65,7 +67,7 @@ class Collective : public Op {
   std::uint64_t step_ = 0;
   std::size_t peer_ = 0;  // the peers before this one have entered the step
   Phase phase_ = Phase::queued;
-  bool entered_ = false;  // a step since the last announcement
+  mutable std::optional<std::uint64_t> unannounced_;  // the first step entered since the last announcement
   std::atomic<bool> begun_{false};
   std::unique_ptr<char[]> left_;  // a copy of the sources, if the operation goes on without its caller
   Status status_;

@@ -65,6 +65,11 @@ struct Movement {
   Parts sources{};
   Parts destinations{};
 
+  // Whether each rank reads from all others in each step.
+  bool is_mutual() const {
+    return kind == Kind::barrier || kind == Kind::all_gather || kind == Kind::all_to_all || kind == Kind::all_reduce ||
+           kind == Kind::reduce_scatter;
+  }
   bool reduces() const { return kind >= Kind::all_reduce; }
   // The bytes of all sources together.
   std::uint64_t bytes_given() const {

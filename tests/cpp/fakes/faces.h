@@ -9,13 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "progress/bell.h"
 #include "shm/board.h"
 
 namespace torch_ucc::shm {
 
 class Faces {
  public:
-  explicit Faces(std::size_t ranks, std::size_t slot_bytes = 1024) : slot_bytes_(slot_bytes) {
+  // Every rank rings all of `bells`.
+  explicit Faces(std::size_t ranks, std::size_t slot_bytes = 1024, const std::vector<const Bell*>& bells = {})
+      : slot_bytes_(slot_bytes) {
     std::vector<Board::Place> places;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       Memory& memory = memories_.emplace_back();
@@ -24,7 +27,7 @@ class Faces {
     }
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       domains_.push_back(std::make_shared<FailureDomain>("group"));
-      boards_.push_back(std::make_shared<Board>(places, static_cast<int>(rank), slot_bytes, Bells{{}, true}, domains_.back()));
+      boards_.push_back(std::make_shared<Board>(places, static_cast<int>(rank), slot_bytes, Bells{bells, true}, domains_.back()));
     }
   }
 

@@ -329,6 +329,55 @@ TEST(ShmCollective, ReducesInPlace) {
   }
 }
 
+// Bells are rung rarely: with many ranks that sleep, each ring wakes all of them.
+TEST(ShmCollective, RingsWhenAPeerMayWaitForItAlone) {
+  Rig rig;
+  const Bell bell;
+  const auto rings = [&](LoopToken& token, Collective& op) {
+    Bell::Sleep sleep(bell);
+    EXPECT_TRUE(op.start(token).ok());
+    op.announce();
+    return sleep.wait({});
+  };
+  for (const std::size_t bytes : {std::size_t{8}, std::size_t{100'000}}) {
+    Faces faces(3, 1024, {&bell});
+    std::vector<Bytes> data(3, Bytes(bytes, 1));
+    ASSERT_TRUE(rig.engine.with_baton(hard_limit(), [&](LoopToken& token) {
+      std::vector<std::shared_ptr<Probe>> ops;
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        Movement movement;
+        movement.kind = Kind::all_reduce;
+        movement.sources = movement.destinations = Parts(part(data[rank]));
+        ops.push_back(probe(faces.board(rank), movement));
+        EXPECT_EQ(rings(token, *ops.back()), rank == 2) << "only the last rank lets others go on";
+      }
+    }));
+  }
+  Faces faces(3, 1024, {&bell});
+  Bytes data(8);
+  ASSERT_TRUE(rig.engine.with_baton(hard_limit(), [&](LoopToken& token) {
+    Movement movement;
+    movement.kind = Kind::broadcast;
+    movement.sources = Parts(part(data));
+    const auto op = probe(faces.board(0), movement);
+    EXPECT_TRUE(rings(token, *op)) << "each rank waits for the root alone";
+  }));
+}
+
+TEST(ShmCollective, RingsWhenItGivesUp) {
+  Rig rig;
+  const Bell bell;
+  Faces faces(3, 1024, {&bell});
+  ASSERT_TRUE(rig.engine.with_baton(hard_limit(), [&](LoopToken& token) {
+    const auto op = probe(faces.board(0), Movement());
+    EXPECT_TRUE(op->start(token).ok());
+    op->announce();
+    Bell::Sleep sleep(bell);
+    op->cancel(token);
+    EXPECT_TRUE(sleep.wait({}));
+  }));
+}
+
 // --- what goes wrong
 
 class TwoRanks : public ::testing::Test {
