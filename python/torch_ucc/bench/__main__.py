@@ -15,12 +15,24 @@ from pathlib import Path
 from tqdm import tqdm
 
 from torch_ucc.bench import machine, plot, report, targets
-from torch_ucc.bench.cases import FEW_OPS, MORE_LARGE, OPS, SIZES, Case, format_size, make_cases, parse_size
+from torch_ucc.bench.cases import (
+    BUSY_CASES,
+    FEW_OPS,
+    HALVES,
+    MORE_LARGE,
+    OPS,
+    SIZES,
+    Case,
+    format_case,
+    format_size,
+    make_cases,
+    parse_size,
+)
 from torch_ucc.bench.driver import OCCASIONS, Bench, heats
 from torch_ucc.bench.figures import Samples
-from torch_ucc.bench.peers import PEERS, Peer, peers_home, tuned
+from torch_ucc.bench.libraries.library import ITEM_BYTES
+from torch_ucc.bench.peers import PEERS, Peer, made_by, peers_home, tuned
 from torch_ucc.bench.places import place, why_no_hosts
-from torch_ucc.bench.targets import Occasions
 
 OCCASION_PEERS = ("ucc", "gloo", "alone")
 FEW_TURNS = 3  # of occasions, which take long
@@ -29,8 +41,8 @@ OCCASION_HELP = {
     "training": "measure instead what communication costs a training",
     "starting": "measure instead how long the start takes",
     "recording": "measure instead what the flight recorder adds to an operation",
-    "busy": "measure instead what operations take beside a process that computes for each rank",
 }
+REPORT_BUSY = 2  # of a report: busy processes beside 2 ranks
 # More ranks than so many are not timed with larger parts: their memory adds up.
 MANY, LARGEST_OF_MANY = 4, 1 << 20
 QUIET_CORES = 0.1  # more than that beside the bench, and its figures are in doubt
@@ -47,9 +59,10 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=__doc__,
     )
     add = parser.add_argument
-    add("--ops", type=names, default=list(FEW_OPS), help=f"of {','.join(OPS)}; default {','.join(FEW_OPS)}")
+    add("--ops", type=names, help=f"of {','.join(OPS)}; default {','.join(FEW_OPS)}")
     add("--sizes", type=names, help="bytes a rank, like 4,64K,1M; default: each op's usual ones")
-    add("--ranks", type=names, default=["2", "4"], help="default 2,4")
+    add("--dtypes", type=names, default=["float32"], help=f"of {','.join(ITEM_BYTES)}; default float32")
+    add("--ranks", type=names, help="default 2,4; with --busy 2")
     add(
         "--hosts", type=int, choices=(1, 2), default=1, help="2: simulated, with TCP between them; needs root"
     )
@@ -60,11 +73,25 @@ def make_parser() -> argparse.ArgumentParser:
         type=names,
         help=f"of {','.join(PEERS)}; default {usual}, of occasions ucc,gloo,alone",
     )
+    add(
+        "--busy",
+        type=int,
+        default=0,
+        metavar="N",
+        help="time ops beside N processes that compute on the same cores; default: few ops, up to 64 MB",
+    )
+    add(
+        "--vs",
+        action="append",
+        default=[],
+        metavar="MODULE:FACTORY",
+        help="measure the all_reduce that FACTORY(rank, size) returns, too",
+    )
     add("--profile", type=Path, metavar="FILE", help="measure ucc by this profile of `torch-ucc tune`, too")
     add(
         "--report",
         action="store_true",
-        help="all ops and sizes, 2, 4 and 8 ranks, and all targets: 90 to 150 minutes",
+        help="all ops and sizes, 2, 4 and 8 ranks, and all targets: two to three hours",
     )
     add("--repetitions", type=int, help="turns of all peers; default 8, of a report 5, of occasions 3")
     add("--case-seconds", type=float, default=0.2, help="time for one case in one turn; default %(default)s")
@@ -91,7 +118,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line, with what it leaves open filled in. Its `cases` are what is timed."""
+    """The command line, with what it leaves open filled in. `cases` are what is timed, `rivals` the peers of
+    --vs, and `left_out` says which cases are not timed because their size and dtype do not fit."""
     parser = make_parser()
     args = parser.parse_args(arguments)
     args.peers = args.peers or usual_peers(args)
@@ -140,47 +168,94 @@ def check_peers(args: argparse.Namespace) -> None:
 
 
 def check_combination(args: argparse.Namespace) -> None:
-    """Raises ValueError if two of the options exclude each other."""
+    """Raises ValueError if two of the options exclude each other. Sets `rivals`."""
     if args.occasions and args.report:
         raise ValueError(f"--report measures --{args.occasions[0]}, too")
     if args.hosts > 1 and (args.occasions or args.report):
         raise ValueError("--hosts times operations; --report does so, too")
     if args.rate and args.hosts == 1:
         raise ValueError("--rate is for several hosts")
+    if args.busy < 0:
+        raise ValueError("--busy is a number of processes")
+    if args.busy and (args.occasions or args.report or args.hosts > 1):
+        raise ValueError("--busy times operations on one host; --report does so, too")
+    if args.vs and (args.occasions or args.hosts > 1):
+        raise ValueError("--vs times operations on one host")
+    args.rivals = [made_by(factory) for factory in args.vs]
+    if len({peer.name for peer in args.rivals}) < len(args.rivals):
+        raise ValueError("two factories of --vs have the same name")
 
 
 def choose_cases(args: argparse.Namespace) -> None:
-    """Sets `ranks` and `cases`, of a report also `ops` and `sizes`. Raises ValueError for a wrong word."""
+    """Sets `ranks`, `ops`, `cases` and `left_out`, of a report also `sizes`. Raises ValueError for a wrong
+    word."""
     more: list[Case] = []
+    few = args.busy and not args.ops and not args.sizes
+    args.ops = args.ops or list(FEW_OPS)
+    args.ranks = args.ranks or (["2"] if args.busy else ["2", "4"])
     if args.report:
         args.ops, args.ranks = list(OPS), ["2", "4", "8"]
         if args.sizes is None:
             args.sizes = [format_size(size).replace(" ", "") for size in SIZES]
-            more = [Case("all_reduce", size) for size in MORE_LARGE]
+            more = make_cases(["all_reduce"], MORE_LARGE, args.dtypes)
+            more += make_cases(["all_reduce"], None, [each for each in HALVES if each not in args.dtypes])
     args.ranks = [int(ranks) for ranks in args.ranks]
     sizes = [parse_size(size) for size in args.sizes] if args.sizes else None
-    args.cases = make_cases(args.ops, sizes) + more
+    cases = busy_cases(args.dtypes) if few else make_cases(args.ops, sizes, args.dtypes) + more
+    args.cases = [case for case in cases if case.is_whole]
+    args.left_out = [
+        f"{format_case(case)}: one number takes {ITEM_BYTES[case.dtype]} B"
+        for case in cases
+        if not case.is_whole
+    ]
+
+
+def busy_cases(dtypes: list[str]) -> list[Case]:
+    return [case for op, size in BUSY_CASES for case in make_cases([op], [size], dtypes)]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Operations that are timed in one place: `cases` has them by the number of ranks.
+
+    `busy` processes compute on the cores of the ranks meanwhile.
+    """
+
+    cases: dict[int, list[Case]]
+    hosts: int = 1
+    busy: int = 0
+
+    @property
+    def where(self) -> str:
+        """What follows the number of ranks in a heading."""
+        if self.busy:
+            return f" beside {self.busy} busy process" + "es" * (self.busy > 1)
+        return f" on {self.hosts} hosts" if self.hosts > 1 else ""
+
+    def of(self, bench: Bench) -> Samples:
+        """The samples that the bench took in this place."""
+        return Samples([each for each in bench.samples if (each.hosts, each.busy) == (self.hosts, self.busy)])
 
 
 @dataclass(frozen=True)
 class Plan:
     """What one run measures.
 
-    `sweeps` says for each number of hosts with how many ranks operations are timed there, and `cases` which
-    operations are timed with that many ranks. `occasions` says for each occasion in how many turns it is
+    `peers` are timed in every one of the `sweeps`. `occasions` says for each occasion in how many turns it is
     measured, of the peers `watched`.
     """
 
     peers: list[Peer]
-    sweeps: dict[int, list[int]]
-    cases: dict[int, list[Case]]
+    sweeps: list[Sweep]
     occasions: dict[str, int]
     watched: list[Peer]
 
     def runs(self, repetitions: int) -> int:
         """How often a peer is started if operations are timed in so many turns."""
         rounds = sum(
-            len(heats(ranks, self.cases[ranks])) for of_ranks in self.sweeps.values() for ranks in of_ranks
+            len(heats(ranks, cases, sweep.busy))
+            for sweep in self.sweeps
+            for ranks, cases in sweep.cases.items()
         )
         total = repetitions * len(self.peers) * rounds
         for name, count in self.occasions.items():
@@ -191,17 +266,18 @@ class Plan:
 def make_plan(args: argparse.Namespace) -> Plan:
     occasions = dict.fromkeys(args.occasions or [], args.repetitions)
     peers = [PEERS[name] for name in args.peers] + ([tuned(args.profile)] if args.profile else [])
-    sweeps: dict[int, list[int]] = {} if args.occasions else {args.hosts: args.ranks}
-    watched = peers
-    if args.report:
-        sweeps[2] = [2]
-        occasions = dict.fromkeys(OCCASIONS, FEW_TURNS)
-        watched = [PEERS[name] for name in OCCASION_PEERS]
     cases = {
         ranks: [case for case in args.cases if ranks <= MANY or case.nbytes <= LARGEST_OF_MANY]
-        for ranks in {each for of_ranks in sweeps.values() for each in of_ranks}
+        for ranks in args.ranks
     }
-    return Plan(peers, sweeps, cases, occasions, watched)
+    sweeps = [] if args.occasions else [Sweep(cases, args.hosts, args.busy)]
+    watched = peers
+    if args.report:
+        beside = [case for case in busy_cases(args.dtypes) if case.is_whole]
+        sweeps += [Sweep({2: beside}, busy=REPORT_BUSY), Sweep({2: cases[2]}, hosts=2)]
+        occasions = dict.fromkeys(OCCASIONS, FEW_TURNS)
+        watched = [PEERS[name] for name in OCCASION_PEERS]
+    return Plan(peers + args.rivals, sweeps, occasions, watched)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -218,27 +294,29 @@ def main(arguments: list[str] | None = None) -> int:
     bench = measure(plan, args)
     load = machine.foreign_load(start, machine.Clock.now())
 
-    samples = {
-        hosts: Samples([each for each in bench.samples if each.hosts == hosts]) for hosts in plan.sweeps
-    }
-    print_figures(plan, bench.occasions, samples)
-    judgements = judge(args, bench.occasions, samples)
+    left_out = args.left_out + bench.left_out
+    print_figures(plan, bench)
+    judgements = judge(args, plan, bench)
     print(report.targets_table(judgements), end="\n\n")
-    print_doubts(load, bench.failures)
+    print_doubts(load, bench.failures, left_out)
 
-    if args.plot and (plotted := next((found for found in samples.values() if found.all), None)):
+    if args.plot and (
+        plotted := next((each for sweep in plan.sweeps if (each := sweep.of(bench)).all), None)
+    ):
         plot.draw(plotted, [peer.name for peer in plan.peers], title(about, load), args.plot)
     if args.json:
         settings: dict[str, object] = {key: str(value) for key, value in vars(args).items()}
         about["foreign_load_cores"] = load
-        data = report.as_data(about, settings, bench.samples, bench.occasions, judgements, bench.failures)
+        data = report.as_data(
+            about, settings, bench.samples, bench.occasions, judgements, bench.failures, left_out
+        )
         args.json.write_text(json.dumps(data, indent=1) + "\n")
     return exit_status(bool(bench.failures), args.strict, {item.verdict for item in judgements})
 
 
 def measure(plan: Plan, args: argparse.Namespace) -> Bench:
-    """Runs the plan, with a progress bar: first the occasions, then the operations, one number of hosts after
-    the other. The Bench holds what was measured and what failed."""
+    """Runs the plan, with a progress bar: first the occasions, then the operations, one sweep after the
+    other. The Bench holds what was measured and what failed."""
     total = plan.runs(args.repetitions)
     with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
 
@@ -251,46 +329,53 @@ def measure(plan: Plan, args: argparse.Namespace) -> Bench:
             for name, count in plan.occasions.items():
                 occasion = OCCASIONS[name]
                 bench.watch(occasion, occasion_arguments(name, args), occasion.of(plan.watched), count)
-            for hosts, of_ranks in plan.sweeps.items():
-                if reason := why_no_hosts(hosts):
-                    bench.failures.append(f"{hosts} hosts: {reason}")
+            for sweep in plan.sweeps:
+                if reason := why_no_hosts(sweep.hosts):
+                    bench.failures.append(f"{sweep.hosts} hosts: {reason}")
                     continue
-                with place(hosts, args.rate) as bench.place:
-                    for ranks in of_ranks:
-                        bench.time_cases(ranks, plan.cases[ranks], args.case_seconds)
+                with place(sweep.hosts, args.rate, sweep.busy) as bench.place:
+                    for ranks, cases in sweep.cases.items():
+                        bench.time_cases(ranks, cases, args.case_seconds)
     return bench
 
 
-def judge(
-    args: argparse.Namespace, occasions: Occasions, samples: dict[int, Samples]
-) -> list[targets.Judgement]:
-    """Holds the figures against every target that this run could have measured. `samples` are by hosts."""
-    judgements = targets.judge_occasions(occasions, every=args.report)
-    judgements += targets.judge_tuned_training(occasions)
-    if 1 in samples:
-        wanted = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
-        wanted += tuple(map(targets.never_slower_tuned, args.ranks if args.profile else []))
-        judgements += [target.judge(samples[1]) for target in wanted]
-    if 2 in samples:
-        judgements += [targets.judge_between(target, samples[2]) for target in targets.BETWEEN_TARGETS]
+def judge(args: argparse.Namespace, plan: Plan, bench: Bench) -> list[targets.Judgement]:
+    """Holds the figures against every target that this run could have measured."""
+    judgements = targets.judge_occasions(bench.occasions, every=args.report)
+    judgements += targets.judge_tuned_training(bench.occasions)
+    plain = targets.PLAIN_TARGETS + (targets.REPORT_TARGETS if args.report else ())
+    plain += tuple(map(targets.never_slower_tuned, args.ranks if args.profile else []))
+    for sweep in plan.sweeps:
+        found = sweep.of(bench)
+        wanted = plain if sweep.hosts == 1 else targets.BETWEEN_TARGETS
+        if sweep.busy:
+            wanted = targets.BUSY_TARGETS
+        judgements += [targets.judge_there(target, found, sweep.where) for target in wanted]
+        if wanted is plain:
+            of_host = [targets.judge_there(target, found, sweep.where) for target in targets.HOST_TARGETS]
+            judgements += [item for item in of_host if args.report or item.measured]
     return judgements
 
 
-def print_figures(plan: Plan, occasions: Occasions, samples: dict[int, Samples]) -> None:
-    """A table for each number of hosts and ranks, and one for the occasions. `samples` are by hosts."""
-    for hosts, found in samples.items():
-        for ranks in plan.sweeps[hosts] if found.all else []:
-            print(report.cases_table(found, ranks, [peer.name for peer in plan.peers], hosts), end="\n\n")
-    if occasions:
-        print(report.occasions_table(occasions), end="\n\n")
+def print_figures(plan: Plan, bench: Bench) -> None:
+    """A table for each sweep and number of ranks, and one for the occasions."""
+    peers = [peer.name for peer in plan.peers]
+    for sweep in plan.sweeps:
+        found = sweep.of(bench)
+        for ranks in sweep.cases if found.all else []:
+            print(report.cases_table(found, ranks, peers, sweep.where), end="\n\n")
+    if bench.occasions:
+        print(report.occasions_table(bench.occasions), end="\n\n")
 
 
-def print_doubts(load: float, failures: list[str]) -> None:
-    """What else used the machine meanwhile, and what could not be measured."""
+def print_doubts(load: float, failures: list[str], left_out: list[str]) -> None:
+    """What else used the machine meanwhile, what could not be measured, and what was not tried."""
     print(
         f"Other processes used {load:.2f} cores meanwhile."
         + (" Too much: repeat on a quiet machine." * (load > QUIET_CORES))
     )
+    for line in left_out:
+        print(f"Left out: {line}")
     for failure in failures:
         print(f"NOT MEASURED: {failure}", file=sys.stderr)
 
@@ -322,7 +407,6 @@ def occasion_arguments(name: str, args: argparse.Namespace) -> list[str]:
         "training": {"--trials": args.trials},
         "starting": {},
         "recording": {},
-        "busy": {},
     }[name]
     return [str(word) for pair in given.items() for word in pair]
 

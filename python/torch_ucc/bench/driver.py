@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch_ucc.bench.cases import Case
-from torch_ucc.bench.figures import FLOOR, Sample
+from torch_ucc.bench.cases import OPS, Case
+from torch_ucc.bench.figures import Sample, behind_dispatch
 from torch_ucc.bench.peers import Peer, Start, commands
 from torch_ucc.bench.places import Place
 from torch_ucc.bench.targets import Occasions
@@ -28,6 +28,7 @@ SHARED_BATCH_SECONDS = (
 STARTUP_LIMIT = 60.0  # seconds for ranks to start, meet and end
 OPS_AT_ONCE = 4  # a peer is given in a turn; of ranks that share cores all, for these take long to start
 CASE_LIMIT = 20.0  # seconds for one case, far above what the slowest peer takes
+BUSY_CASE_LIMIT = 120.0  # the same beside busy processes, where one that spins waits for whole time slices
 TRIES = 2  # that a peer may fail in; a launcher may miss its own time limit once in an hour
 
 Notice = Callable[[str], None]
@@ -124,7 +125,6 @@ OCCASIONS = {
         Occasion("training", "training.py", STARTUP_LIMIT * 2, has_floor=True),
         Occasion("starting", "starting.py", STARTUP_LIMIT * 2, ranks=(2, 8), has_floor=True),
         Occasion("recording", "recording.py", STARTUP_LIMIT * 2),
-        Occasion("busy", "busy.py", STARTUP_LIMIT * 3),
     )
 }
 
@@ -141,20 +141,20 @@ def rotated(all_of_them: Sequence[T], turn: int) -> list[T]:
     return [*all_of_them[first:], *all_of_them[:first]]
 
 
-def heats(ranks: int, cases: Sequence[Case]) -> list[list[Case]]:
+def heats(ranks: int, cases: Sequence[Case], busy: int = 0) -> list[list[Case]]:
     """In which `cases` are run: each by all peers before the next, so that these are neighbours in time.
 
     All of a report at once would be minutes of one peer, over which machines change.
     """
     ops = list(dict.fromkeys(case.op for case in cases))
-    at_once = max(1, len(ops)) if is_crowded(ranks) else OPS_AT_ONCE
+    at_once = max(1, len(ops)) if is_crowded(ranks + busy) else OPS_AT_ONCE
     parts = [ops[first : first + at_once] for first in range(0, len(ops), at_once)]
     return [[case for case in cases if case.op in part] for part in parts]
 
 
-def is_crowded(ranks: int) -> bool:
-    """More than there are cores that all ranks are kept to."""
-    return ranks > len(os.sched_getaffinity(0))
+def is_crowded(processes: int) -> bool:
+    """More than there are cores that all of them are kept to."""
+    return processes > len(os.sched_getaffinity(0))
 
 
 class Bench:
@@ -166,6 +166,24 @@ class Bench:
         self.samples: list[Sample] = []
         self.occasions: Occasions = {}
         self.failures: list[str] = []
+        self._refused: dict[tuple[str, str, str], set[str]] = {}  # peer, dtype and reason -> ops
+
+    @property
+    def left_out(self) -> list[str]:
+        """A line for each peer and dtype that it cannot do, with the reason and the ops."""
+        return [
+            f"{peer}, {dtype}: {reason} ({', '.join(op for op in OPS if op in ops)})"
+            for (peer, dtype, reason), ops in self._refused.items()
+        ]
+
+    def _can(self, peer: Peer, case: Case) -> bool:
+        """Whether the peer is timed with the case. If its dtype is why not, `left_out` has the reason."""
+        if case.op in peer.lacks:
+            return False
+        reason = peer.why_not(case)
+        if reason:
+            self._refused.setdefault((peer.name, case.dtype, reason), set()).add(case.op)
+        return not reason
 
     def _attempt(
         self, failed: Counter[str], peer: Peer, ranks: int, program: str, arguments: list[str], limit: float
@@ -181,24 +199,25 @@ class Bench:
 
     def time_cases(self, ranks: int, cases: Sequence[Case], case_seconds: float) -> None:
         arguments = ["--case-seconds", str(case_seconds)]
-        arguments += ["--batch-seconds", str(SHARED_BATCH_SECONDS if is_crowded(ranks) else BATCH_SECONDS)]
-        parts = heats(ranks, cases)
+        hosts, busy = self.place.hosts, self.place.busy
+        batch_seconds = SHARED_BATCH_SECONDS if is_crowded(ranks + busy) else BATCH_SECONDS
+        arguments += ["--batch-seconds", str(batch_seconds)]
+        parts = heats(ranks, cases, busy)
         failed: Counter[str] = Counter()
-        hosts = self.place.hosts
         able = [peer for peer in self.peers if hosts == 1 or peer.spans_hosts]
         for turn, peer in turns(able, self.repetitions * len(parts)):
             repetition, part = divmod(turn, len(parts))
             self.notice(f"{peer.name}, {ranks} ranks, repetition {repetition + 1}")
-            known = [str(case) for case in parts[part] if case.op not in peer.lacks]
+            known = [str(case) for case in parts[part] if self._can(peer, case)]
             if not known:
                 continue
-            limit = STARTUP_LIMIT + len(known) * (CASE_LIMIT + case_seconds)
+            limit = STARTUP_LIMIT + len(known) * ((BUSY_CASE_LIMIT if busy else CASE_LIMIT) + case_seconds)
             asked = ["--cases", ",".join(known), *arguments]
             for row in self._attempt(failed, peer, ranks, "worker.py", asked, limit) or []:
-                case = Case(row["op"], row["bytes"])
-                self.samples.append(Sample(peer.name, ranks, case, repetition, row["seconds"], hosts))
-                if "with_dispatch" in row:
-                    self.samples.append(Sample(FLOOR, ranks, case, repetition, row["with_dispatch"], hosts))
+                case = Case(row["op"], row["bytes"], row["dtype"])
+                for name, key in ((peer.name, "seconds"), (behind_dispatch(peer.name), "with_dispatch")):
+                    if key in row:
+                        self.samples.append(Sample(name, ranks, case, repetition, row[key], hosts, busy))
 
     def watch(
         self, occasion: Occasion, arguments: Sequence[str], peers: Sequence[Peer], repetitions: int

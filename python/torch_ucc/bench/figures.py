@@ -20,6 +20,7 @@ class Sample:
     repetition: int
     seconds: float
     hosts: int = 1
+    busy: int = 0  # processes that computed on the same cores meanwhile
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,19 @@ def figure(values: Sequence[float]) -> Figure:
     return Figure(statistics.median(ordered), ordered[skip], ordered[-1 - skip], len(ordered))
 
 
-FLOOR = "floor"
+def behind_dispatch(peer: str) -> str:
+    """The name of the samples in which torch's dispatch precedes each call of a peer in C."""
+    return f"{peer}+fake"
+
+
+# What UCC, UCX or loops over shared memory take after torch's dispatch, for the same calls, each made as a
+# whole. A library that cuts large ones into pieces may be faster. The loops and the dispatch by themselves
+# take less: torch's then finds its caches warm.
+FLOORS = tuple(map(behind_dispatch, ("alone", "floor")))
 
 
 class Samples:
-    """All samples of a run, looked up by peer, ranks and case.
-
-    FLOOR is one more peer: what UCC or UCX and torch's dispatch take one after the other, for the same
-    calls, each made as a whole. Who cuts large ones into pieces may be faster. The two by themselves take
-    less: torch's then finds its caches warm.
-    """
+    """All samples of a run, looked up by peer, ranks and case."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.all = list(samples)
@@ -67,10 +71,15 @@ class Samples:
         values = self._by_key.get((peer, ranks, case))
         return figure(list(values.values())) if values else None
 
-    def ratio(self, above: str, below: str, ranks: int, case: Case) -> Figure | None:
-        """Times of `above` over times of `below`, paired by repetition: what slows the machine slows both."""
+    def ratio(
+        self, above: str, below: str, ranks: int, case: Case, below_case: Case | None = None
+    ) -> Figure | None:
+        """Times of `above` over times of `below`, paired by repetition: what slows the machine slows both.
+
+        Both are times of `case`, unless `below_case` is another one.
+        """
         top = self._by_key.get((above, ranks, case), {})
-        bottom = self._by_key.get((below, ranks, case), {})
+        bottom = self._by_key.get((below, ranks, below_case or case), {})
         pairs = [top[repetition] / bottom[repetition] for repetition in sorted(top.keys() & bottom.keys())]
         return figure(pairs) if pairs else None
 
@@ -84,3 +93,7 @@ class Samples:
     def fastest(self, peers: Sequence[str], ranks: int, case: Case) -> str | None:
         cells = {peer: cell for peer in peers if (cell := self.cell(peer, ranks, case))}
         return min(cells, key=lambda peer: cells[peer].median) if cells else None
+
+    def floor(self, ranks: int, case: Case) -> str:
+        """The fastest of FLOORS, or the first if none was measured."""
+        return self.fastest(FLOORS, ranks, case) or FLOORS[0]

@@ -10,13 +10,20 @@ from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
 
+from torch_ucc.bench.busy import neighbours
 from torch_ucc.testing.hosts import Hosts, hosts, why_not
 
 
 class Place:
-    """This host. `address` is where the ranks' store is, `interface` what leads there."""
+    """This host. `address` is where the ranks' store is, `interface` what leads there.
+
+    `busy` is the number of processes that compute on the same cores.
+    """
 
     address, interface, hosts = "127.0.0.1", "lo", 1
+
+    def __init__(self, busy: int = 0) -> None:
+        self.busy = busy
 
     def store(self) -> TCPStore:
         return TCPStore(self.address, 0, is_master=True, wait_for_workers=False)
@@ -36,6 +43,7 @@ class Between(Place):
     address, interface = Hosts.switch, "eth0"
 
     def __init__(self, made: Hosts, folder: Path) -> None:
+        super().__init__()
         self._hosts, self.hosts = made, len(made)
         # Called as ssh would be, with the address of a host and a command line.
         ways = (f"{made.address(i)}) set -- {' '.join(made.at(i))} sh -c" for i in range(len(made)))
@@ -59,10 +67,11 @@ class Between(Place):
 
 
 @contextlib.contextmanager
-def place(count: int, rate: str = "") -> Iterator[Place]:
-    """So many hosts, while the context lasts; `rate` as of `hosts`."""
+def place(count: int, rate: str = "", busy: int = 0) -> Iterator[Place]:
+    """So many hosts, while the context lasts; `rate` as of `hosts`. One host has `busy` neighbours."""
     if count == 1:
-        yield Place()
+        with neighbours(busy):
+            yield Place(busy)
         return
     with tempfile.TemporaryDirectory() as folder, hosts(count, rate=rate) as made:
         yield Between(made, Path(folder))

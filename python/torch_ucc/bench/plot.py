@@ -1,14 +1,15 @@
-"""Pictures of the times: a panel for each operation and number of ranks, a line for each library."""
+"""Pictures of the times: a panel for each operation, dtype and number of ranks, a line for each library."""
 
 from __future__ import annotations
 
 import html
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch_ucc.bench.cases import UNITS
+from torch_ucc.bench.cases import UNITS, Case, format_case
 from torch_ucc.bench.figures import Samples
 
 COLUMNS = 4
@@ -19,8 +20,11 @@ COLOURS = {
     "fake": "#c9c9c9",
     "openmpi": "#00798c",
     "mpich": "#edae49",
+    "intel-mpi": "#0071c5",
+    "oneccl": "#b5651d",
     "ucxx": "#6a4c93",
     "alone": "#66a182",
+    "floor": "#2f4b26",
 }
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>torch-ucc bench</title>
@@ -51,13 +55,22 @@ def _figure(samples: Samples, peers: Sequence[str], title: str) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("a plot needs matplotlib: pip install torch-ucc[bench]") from error
-    panels = list(dict.fromkeys((each.ranks, each.case.op) for each in samples.all if each.case.nbytes))
+    panels = list(
+        dict.fromkeys((each.ranks, each.case.op, each.case.dtype) for each in samples.all if each.case.nbytes)
+    )
     rows = -(-len(panels) // COLUMNS)
     figure = Figure(figsize=(4 * COLUMNS, 3 * rows + 0.8), layout="constrained")
     figure.suptitle(title, fontsize=10)
     axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
-    for (ranks, op), axis in zip(panels, axes, strict=False):
-        _panel(axis, samples, peers, ranks, op)
+    for (ranks, op, dtype), axis in zip(panels, axes, strict=False):
+        cases = {each.case for each in samples.all if each.ranks == ranks}
+        _panel(
+            axis,
+            samples,
+            peers,
+            ranks,
+            sorted(case for case in cases if (case.op, case.dtype) == (op, dtype)),
+        )
     for axis in axes[len(panels) :]:
         axis.axis("off")
     _name_lines(axes)
@@ -76,8 +89,8 @@ def _name_lines(axes: Any) -> None:
             named |= new.keys()
 
 
-def _panel(axis: Any, samples: Samples, peers: Sequence[str], ranks: int, op: str) -> None:
-    cases = sorted({each.case for each in samples.all if (each.ranks, each.case.op) == (ranks, op)})
+def _panel(axis: Any, samples: Samples, peers: Sequence[str], ranks: int, cases: Sequence[Case]) -> None:
+    """`cases` are those of one op and one dtype, by size."""
     for peer in peers:
         cells = {case.nbytes: cell for case in cases if (cell := samples.cell(peer, ranks, case))}
         if not cells:
@@ -90,7 +103,8 @@ def _panel(axis: Any, samples: Samples, peers: Sequence[str], ranks: int, op: st
         axis.fill_between(
             sizes, [each.low for each in figures], [each.high for each in figures], color=colour, alpha=0.2
         )
-    axis.set(xscale="log", yscale="log", title=f"{op}, {ranks} ranks")
+    what = format_case(replace(cases[0], nbytes=0))
+    axis.set(xscale="log", yscale="log", title=f"{what}, {ranks} ranks")
     ticks = {4: "4 B", **{UNITS[unit]: f"1 {unit}B" for unit in "KM"}}
     axis.set_xticks(list(ticks), list(ticks.values()))
     axis.minorticks_off()

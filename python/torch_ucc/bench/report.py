@@ -44,18 +44,21 @@ def format_ratio(value: Figure | None) -> str:
     return f"{value.median:.3g}x" if value else "-"
 
 
-def cases_table(samples: Samples, ranks: int, peers: Sequence[str], hosts: int = 1) -> str:
-    """One row a case: each peer's time, then each other peer's over ours."""
+def cases_table(samples: Samples, ranks: int, peers: Sequence[str], where: str = "") -> str:
+    """One row a case: each peer's time, then each other peer's over ours. The rows name their dtype if any of
+    them is not of float32. `where` follows the number of ranks in the first row."""
     cases = list(dict.fromkeys(sample.case for sample in samples.all if sample.ranks == ranks))
     others = [peer for peer in peers if peer != BASE] if BASE in peers else []
     ratio_heads = [f"{peer}/{BASE}" for peer in others]
-    where = f"{ranks} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
-    rows = [[where, "size", *(f"{peer}  " for peer in peers), *ratio_heads]]
+    has_dtypes = any(case.dtype != "float32" for case in cases)
+    rows = [[f"{ranks} ranks{where}", *["dtype"] * has_dtypes, "size", *(f"{peer}  " for peer in peers)]]
+    rows[0] += ratio_heads
     for case in cases:
         times = [format_time(samples.cell(peer, ranks, case)) for peer in peers]
         ratios = [format_ratio(samples.ratio(peer, BASE, ranks, case)) for peer in others]
-        rows.append([case.op, format_size(case.nbytes), *times, *ratios])
-    return table(rows)
+        dtype = [case.dtype if case.nbytes else "-"] * has_dtypes
+        rows.append([case.op, *dtype, format_size(case.nbytes), *times, *ratios])
+    return table(rows, left=1 + has_dtypes)
 
 
 def occasions_table(occasions: Occasions) -> str:
@@ -95,12 +98,16 @@ def as_data(
     occasions: Occasions,
     judgements: Sequence[Judgement],
     failures: Sequence[str],
+    left_out: Sequence[str],
 ) -> dict[str, object]:
     return {
         "machine": machine,
         "settings": settings,
         "samples": [
-            {**asdict(sample), "case": {"op": sample.case.op, "bytes": sample.case.nbytes}}
+            {
+                **asdict(sample),
+                "case": {"op": sample.case.op, "bytes": sample.case.nbytes, "dtype": sample.case.dtype},
+            }
             for sample in samples
         ],
         "occasions": occasions,
@@ -108,4 +115,5 @@ def as_data(
             {**asdict(item), "unit": item.unit.value, "verdict": item.verdict.value} for item in judgements
         ],
         "failures": list(failures),
+        "left_out": list(left_out),
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from torch_ucc.bench.cases import Case, format_size
-from torch_ucc.bench.figures import FLOOR, Figure, Samples, figure
+from torch_ucc.bench.cases import BUSY_CASES, COLLECTIVES, Case, format_case, format_size
+from torch_ucc.bench.figures import Figure, Samples, figure
 
 Occasions = dict[str, dict[str, list[float]]]  # peer -> name of a figure -> samples
 
@@ -94,10 +95,11 @@ class RatioTarget:
         measured = samples.ratio(above, self.below, self.ranks, self.case) if above else None
         sign = "<=" if self.at_most else ">="
         wanted = f"{above or '|'.join(self.above)}/{self.below} {sign} {self.bound:g}"
-        top, bottom = (FLOOR if end == "ucc" else end for end in (above or "", self.below))
+        reached = samples.floor(self.ranks, self.case)
+        top, bottom = (reached if end == "ucc" else end for end in (above or "", self.below))
         floor = samples.ratio(top, bottom, self.ranks, self.case)
         verdict = judge_beside(measured, floor, self.bound, at_most=self.at_most)
-        return Judgement(format_case(self.ranks, self.case), wanted, measured, verdict, floor=floor)
+        return Judgement(format_cell(self.ranks, self.case), wanted, measured, verdict, floor=floor)
 
 
 SEVERITY = (Verdict.MISSED, Verdict.NOISY, Verdict.BELOW_FLOOR, Verdict.MET)
@@ -106,7 +108,7 @@ SEVERITY = (Verdict.MISSED, Verdict.NOISY, Verdict.BELOW_FLOOR, Verdict.MET)
 @dataclass(frozen=True)
 class EveryCellTarget:
     """The time of `above`, of several the fastest, over that of `below`, in `share` of the cells of these
-    sizes and ops.
+    sizes, ops and dtypes. No ops or no dtypes stand for all.
 
     That share is the better one, by medians. The verdict is the severest of any of its cells, and what is
     shown the worst cell of that verdict: one that is sure to miss counts before one that may, and that before
@@ -119,6 +121,7 @@ class EveryCellTarget:
     smallest: int = 0
     largest: int = 1 << 40
     ops: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
     share: float = 1.0
     below: str = "ucc"
 
@@ -129,6 +132,7 @@ class EveryCellTarget:
         found: list[tuple[Case, str, Figure]] = []
         for case in dict.fromkeys(sample.case for sample in of_ranks) if complete else ():
             asked = self.smallest <= case.nbytes <= self.largest and (not self.ops or case.op in self.ops)
+            asked = asked and (not self.dtypes or case.dtype in self.dtypes)
             above = samples.fastest(self.above, self.ranks, case) if asked else None
             if above and (ratio := samples.ratio(above, self.below, self.ranks, case)):
                 found.append((case, above, ratio))
@@ -138,12 +142,29 @@ class EveryCellTarget:
         wanted += f" in {len(found) - left_out} of {len(found)} cells" if found else " in every cell"
         cells = []
         for case, above, ratio in found[left_out:]:
-            floor = samples.ratio(above, FLOOR, self.ranks, case) if self.below == "ucc" else None
+            reached = samples.floor(self.ranks, case) if self.below == "ucc" else ""
+            floor = samples.ratio(above, reached, self.ranks, case)
             verdict = judge_beside(ratio, floor, self.bound, at_most=False)
-            cells.append(Judgement(format_case(self.ranks, case), wanted, ratio, verdict, floor=floor))
+            cells.append(Judgement(format_cell(self.ranks, case), wanted, ratio, verdict, floor=floor))
         if not cells:
             return Judgement(f"every operation, {self.ranks} ranks", wanted, None, Verdict.ABSENT)
-        return min(cells, key=lambda cell: SEVERITY.index(cell.verdict))  # the first of these, so the worst
+        return severest(cells)
+
+
+def severest(cells: Sequence[Judgement]) -> Judgement:
+    """The first of those with the severest verdict. The caller has sorted them, the worst first."""
+    return min(cells, key=lambda cell: SEVERITY.index(cell.verdict))
+
+
+def worst(cells: Iterable[Judgement], absent: Judgement) -> Judgement:
+    """The highest of those with the severest verdict, or `absent` if none of them was measured."""
+    found = [(cell.measured.median, cell) for cell in cells if cell.measured]
+    found.sort(key=lambda pair: pair[0], reverse=True)
+    return severest([cell for _, cell in found]) if found else absent
+
+
+def measured_cases(samples: Samples, ranks: int) -> list[Case]:
+    return list(dict.fromkeys(sample.case for sample in samples.all if sample.ranks == ranks))
 
 
 @dataclass(frozen=True)
@@ -165,15 +186,57 @@ class OverheadTarget:
         bound = max(self.bound, self.of_openmpi * openmpi.median) if openmpi else self.bound
         fake = "fake" if self.floors == 1 else f"{self.floors} fake"
         wanted = f"ucc - {fake} <= {Unit.SECONDS.show(bound)}"
-        floor = samples.difference(FLOOR, "fake", self.ranks, self.case, self.floors)
+        reached = samples.floor(self.ranks, self.case)
+        floor = samples.difference(reached, "fake", self.ranks, self.case, self.floors)
         verdict = judge_beside(measured, floor, bound, at_most=True)
-        name = format_case(self.ranks, self.case)
+        name = format_cell(self.ranks, self.case)
         return Judgement(name, wanted, measured, verdict, Unit.SECONDS, floor=floor)
 
 
-def format_case(ranks: int, case: Case) -> str:
-    size = f" {format_size(case.nbytes)}" if case.nbytes else ""
-    return f"{case.op}{size}, {ranks} ranks"
+@dataclass(frozen=True)
+class EveryOverheadTarget:
+    """An OverheadTarget for every measured case of these ops, of float32 and up to `largest`. The worst cell
+    is shown, as by EveryCellTarget."""
+
+    ranks: int
+    ops: tuple[str, ...]
+    bound: float
+    largest: int
+
+    def judge(self, samples: Samples) -> Judgement:
+        name = f"every collective up to {format_size(self.largest)}, {self.ranks} ranks"
+        wanted = f"ucc - fake <= {Unit.SECONDS.show(self.bound)}"
+        cells = (
+            OverheadTarget(case, self.bound, ranks=self.ranks).judge(samples)
+            for case in measured_cases(samples, self.ranks)
+            if case.op in self.ops and case.nbytes <= self.largest and case.dtype == "float32"
+        )
+        return worst(cells, Judgement(name, wanted, None, Verdict.ABSENT, Unit.SECONDS))
+
+
+@dataclass(frozen=True)
+class DtypeTarget:
+    """Our time with `dtype` over that with float32, for as many bytes, in every cell that has both. The worst
+    cell is shown, as by EveryCellTarget."""
+
+    ranks: int
+    dtype: str
+    bound: float
+
+    def judge(self, samples: Samples) -> Judgement:
+        wanted = f"ucc/ucc of float32 <= {self.bound:g}"
+        cells = []
+        for case in measured_cases(samples, self.ranks):
+            as_float32 = replace(case, dtype="float32")
+            if case.dtype == self.dtype:
+                ratio = samples.ratio("ucc", "ucc", self.ranks, case, as_float32)
+                verdict = judge(ratio, self.bound, at_most=True)
+                cells.append(Judgement(format_cell(self.ranks, case), wanted, ratio, verdict))
+        return worst(cells, Judgement(f"{self.dtype}, {self.ranks} ranks", wanted, None, Verdict.ABSENT))
+
+
+def format_cell(ranks: int, case: Case) -> str:
+    return f"{format_case(case)}, {ranks} ranks"
 
 
 ALL_REDUCE_4, ALL_REDUCE_64M = Case("all_reduce", 4), Case("all_reduce", 64 << 20)
@@ -207,6 +270,23 @@ REPORT_TARGETS: tuple[Target, ...] = (
 )
 
 
+# Of ranks on one host, whose collectives go through shared memory. A run judges those that it measured, and a
+# report all of them.
+ALL_MPIS = (*MPIS, "intel-mpi")
+HOST_TARGETS: tuple[Target, ...] = (
+    EveryOverheadTarget(2, COLLECTIVES, 0.8e-6, largest=KB),
+    RatioTarget(2, ALL_REDUCE_64M, ALL_MPIS, "ucc", 2.3),
+    RatioTarget(2, Case("reduce_scatter_tensor", 64 * MB), ALL_MPIS, "ucc", 2.3),
+    RatioTarget(2, Case("all_reduce", 64 * KB), ALL_MPIS, "ucc", 1.7),
+    RatioTarget(2, Case("all_reduce", MB), ALL_MPIS, "ucc", 1.3),
+    DtypeTarget(2, "bfloat16", 1.4),
+    DtypeTarget(2, "float16", 1.4),
+    EveryCellTarget(2, ("gloo",), 1.0, ops=("all_reduce",), dtypes=("bfloat16",)),
+    OverheadTarget(ALL_REDUCE_4, 6e-6, ranks=4),
+    OverheadTarget(ALL_REDUCE_4, 15e-6, ranks=8),
+)
+
+
 # Of ranks on different hosts, TCP between them.
 BETWEEN_TARGETS: tuple[Target, ...] = (
     EveryCellTarget(2, ("gloo", "openmpi"), 1.0, smallest=KB),
@@ -214,9 +294,16 @@ BETWEEN_TARGETS: tuple[Target, ...] = (
 )
 
 
-def judge_between(target: Target, samples: Samples) -> Judgement:
+# Of ranks that share their cores with busy processes.
+BUSY_TARGETS: tuple[Target, ...] = tuple(
+    RatioTarget(2, Case(op, nbytes), ("gloo",), "ucc", 1.0) for op, nbytes in BUSY_CASES
+)
+
+
+def judge_there(target: Target, samples: Samples, where: str) -> Judgement:
+    """The verdict on `samples`, all of which were measured `where`; its name says so."""
     found = target.judge(samples)
-    return replace(found, name=f"{found.name} on 2 hosts")
+    return replace(found, name=found.name + where)
 
 
 PROFILED, AS_FAST = "ucc+profile", 0.95  # by a profile that a tuning wrote; a twentieth is no difference
@@ -276,19 +363,6 @@ OCCASION_TARGETS = (
     OccasionTarget("group", "a further group", 0.001, Unit.SECONDS),
     OccasionTarget("group, 8 ranks", "a further group of 8 ranks", 0.001, Unit.SECONDS),
     OccasionTarget("recording", "the flight recorder, an operation", 1e-7, Unit.NANOSECONDS),
-    *(
-        OccasionTarget(
-            f"busy {what}", f"{what}, busy neighbours", 1.0, Unit.RATIO, Beside.BELOW_GLOO, at_most=False
-        )
-        for what in (
-            "all_reduce 4 B",
-            "all_reduce 64 KB",
-            "all_reduce 64 MB",
-            "broadcast 64 MB",
-            "message 64 KB",
-            "message 64 MB",
-        )
-    ),
 )
 
 

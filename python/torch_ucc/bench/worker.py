@@ -23,15 +23,23 @@ if TYPE_CHECKING:
 
 MIN_BATCHES, MAX_BATCHES = 5, 500
 
-# The module of `libraries` that measures a backend. Any other backend is one of torch's.
-MODULES = {"": "over_mpi", "ucxx": "over_ucx", "alone": "alone"}
+# The module of `libraries` that measures a backend. Any other backend is one of torch's or, if its name has a
+# colon, the factory of an all_reduce.
+MODULES = {
+    "mpi": "over_mpi",
+    "oneccl": "over_oneccl",
+    "ucxx": "over_ucx",
+    "alone": "alone",
+    "floor": "floor",
+}
 
 
 def open_library(backend: str, folder: Path) -> Library:
     """Opens the library that `backend` names. All ranks see `folder`."""
     # Python does this by itself for a file that is run by its path, unless PYTHONSAFEPATH is set.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    module = importlib.import_module(f"libraries.{MODULES.get(backend, 'over_torch')}")
+    other = "over_factory" if ":" in backend else "over_torch"
+    module = importlib.import_module(f"libraries.{MODULES.get(backend, other)}")
     opener: OpenLibrary = module.open_library
     return opener(backend, folder)
 
@@ -62,12 +70,13 @@ def measure(library: Library, call: Call, case_seconds: float, batch_seconds: fl
 def measure_all(
     library: Library, cases: Sequence[str], case_seconds: float, batch_seconds: float
 ) -> list[dict[str, Any]]:
-    """A row for each case, such as "all_reduce:4"."""
-    rows = []
-    for op, nbytes in (case.split(":") for case in cases):
-        call, per_call = library.prepare(op, int(nbytes)), library.per_call(op)
+    """A row for each case, such as "all_reduce:4:float32"."""
+    rows: list[dict[str, Any]] = []
+    for op, nbytes, dtype in (case.split(":") for case in cases):
+        call, per_call = library.prepare(op, int(nbytes), dtype), library.per_call(op)
         seconds, calls = measure(library, call, case_seconds, batch_seconds)
-        rows.append({"op": op, "bytes": int(nbytes), "seconds": seconds / per_call, "calls": calls})
+        rows.append({"op": op, "bytes": int(nbytes), "dtype": dtype, "seconds": seconds / per_call})
+        rows[-1]["calls"] = calls
         both = library.behind_dispatch(op, call)
         if both is not None:
             rows[-1]["with_dispatch"] = measure(library, both, case_seconds, batch_seconds)[0] / per_call
@@ -76,8 +85,10 @@ def measure_all(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="", help="a torch backend, ucxx or alone; without it, MPI")
-    parser.add_argument("--cases", required=True, help="op:bytes,op:bytes,...")
+    parser.add_argument(
+        "--backend", default="mpi", help=f"{', '.join(MODULES)}, one of torch's, or module:factory"
+    )
+    parser.add_argument("--cases", required=True, help="op:bytes:dtype,op:bytes:dtype,...")
     parser.add_argument("--case-seconds", type=float, required=True)
     parser.add_argument("--batch-seconds", type=float, required=True)
     parser.add_argument("--output", required=True)

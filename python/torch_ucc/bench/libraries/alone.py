@@ -6,10 +6,8 @@ import ctypes
 import functools
 import importlib
 import os
-import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import repeat
@@ -18,8 +16,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from .in_c import InC, SelfTimed
 from .library import ASYNC_CALLS, Call, Library, Prepared, nothing
-from .over_torch import TorchLibrary
 
 
 def open_library(_: str, __: Path) -> Library:
@@ -52,43 +50,10 @@ class Message(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
-class SelfTimed:
-    """A call that repeats and times itself, in C except for torch's dispatch.
-
-    `repeat` makes the call so many times and returns the seconds. `memory` is what the call works on, kept
-    allocated. `parts` are what the calls of a program would do of it, one for each call; each returns its
-    seconds.
-    """
-
-    repeat: Callable[[int], float]
-    memory: tuple[Any, ...]
-    parts: tuple[Callable[[], float], ...]
-
-    def __call__(self) -> None:
-        self.repeat(1)
-
-
-def timed_in_turn(pairs: Sequence[tuple[Call, Callable[[], float]]], count: int) -> float:
-    """Makes each call of torch and then its part in C, `count` times over, and returns the seconds.
-
-    Each of the two so finds the caches as the other left them. The time that Python takes to call C is not
-    counted.
-    """
-    seconds = 0.0
-    for _ in repeat(None, count):
-        for dispatch, in_c in pairs:
-            start = time.perf_counter()
-            dispatch()
-            seconds += time.perf_counter() - start
-            seconds += in_c()
-    return seconds
-
-
-class AloneLibrary(TorchLibrary):
+class AloneLibrary(InC):
     """UCC and UCX in loops of C, configured as our plan configures them.
 
-    torch holds the memory. UCC does the collectives, UCX the messages. UCC is configured for one thread here;
+    UCC does the collectives, UCX the messages. UCC is configured for one thread here;
     the backend configures it for several.
     """
 
@@ -97,7 +62,7 @@ class AloneLibrary(TorchLibrary):
     GATHER, REDUCE, REDUCE_SCATTER = 1 << 9, 1 << 11, 1 << 12
 
     def __init__(self) -> None:
-        super().__init__("alone", init=False)
+        super().__init__("alone")
         # Imported here, since programs that measure only a torch backend import this module, too: what the
         # backend imports for its first group counts as part of its start.
         compiled = importlib.import_module("torch_ucc._native.extension").compiled()
@@ -108,10 +73,7 @@ class AloneLibrary(TorchLibrary):
         chosen = plan.choose(exchange, self.rank, range(self.world))
         for prefix, options in (("UCX_", chosen.ucx), ("UCC_", chosen.ucc)):
             os.environ.update({prefix + name: value for name, value in options})
-        self.c = ctypes.CDLL(os.environ["TORCH_UCC_BENCH_PEERS"] + "/alone/libalone.so")
-        for name in ("begin", "end", "collectives", "messages"):
-            getattr(self.c, f"alone_{name}").restype = ctypes.c_double
-        self.is_crowded = self.world > len(os.sched_getaffinity(0))
+        self.c = self.load("begin", "end", "collectives", "messages")  # UCX reads its environment then
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
         self.allgather = kind(self._allgather)  # kept: C calls it
 
@@ -135,29 +97,13 @@ class AloneLibrary(TorchLibrary):
             traceback.print_exc()
             os._exit(1)
 
-    def init_fake(self) -> None:
-        """`fake` takes a batch of messages at once but does not say so. torch would then call each by itself,
-        which is less than what it does for the backend ucc."""
-        super().init_fake()
-        importlib.import_module("torch._C._distributed_c10d").FakeProcessGroup.supports_coalescing = True
-
-    def behind_dispatch(self, op: str, call: Call) -> Call:
-        """What a program calls of torch's `fake`, which must be initialised, with each part of `call` after
-        the call that it belongs to."""
-        if not isinstance(call, SelfTimed):
-            return call
-        pairs = list(zip(self._dispatches(op), call.parts, strict=True))
-        return SelfTimed(partial(timed_in_turn, pairs), call.memory, ())
-
     def _dispatches(self, op: str) -> list[Call]:
         """`fake` has no receive from any source; one from a known source goes the same way."""
-        if op == "barrier":
-            return [super().barrier]
         if op == "all_reduce_async":
             return self._in_flight()
         if op in ("ping_pong", "any_source"):
             return self._there_and_back(self._empty(1), self._empty(1), known=True)
-        return [getattr(super(), f"_{op}")(1)[0]]
+        return super()._dispatches(op)
 
     def _in_flight(self) -> list[Call]:
         data, works = self._empty(1), list[Any]()
@@ -171,9 +117,6 @@ class AloneLibrary(TorchLibrary):
             works.clear()
 
         return [*repeat(begin, ASYNC_CALLS), wait]
-
-    def timed(self, call: Call, count: int) -> float:
-        return call.repeat(count) / count if isinstance(call, SelfTimed) else super().timed(call, count)
 
     def _collectives(self, kind: int, *sides: tuple[Any, Any]) -> SelfTimed:
         """A collective for each of `sides`, a source and a destination; all in flight at once. The root, if

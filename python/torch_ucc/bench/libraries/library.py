@@ -15,6 +15,9 @@ Call = Callable[[], object]
 # A call, the buffers that it reads and writes, and what the last one's last part must hold on this rank.
 Prepared = tuple[Call, list[Any], "float | None"]
 
+# The types of numbers that are sent, as torch names them, and the bytes that one number takes.
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "float8_e4m3fn": 1}
+
 ASYNC_CALLS = 16
 # How many messages or operations one call makes, where it is not one.
 PER_CALL = {"ping_pong": 2, "any_source": 2, "all_reduce_async": ASYNC_CALLS}
@@ -23,11 +26,13 @@ PER_CALL = {"ping_pong": 2, "any_source": 2, "all_reduce_async": ASYNC_CALLS}
 class Library(ABC):
     """The library under test, seen by one rank. Only the calls that `prepare` returns are timed.
 
-    A subclass has a method `_op(count)` for each op that it can do, whose parts have `count` float32.
+    A subclass has a method `_op(count)` for each op that it can do. Each part has `count` numbers of the type
+    `dtype`, which `prepare` sets.
     """
 
     rank: int
     world: int
+    dtype = "float32"
     real = True  # False: the library moves no data, so its results are not checked
 
     def timed(self, call: Call, count: int) -> float:
@@ -37,16 +42,17 @@ class Library(ABC):
             call()
         return (time.perf_counter() - start) / count
 
-    def prepare(self, op: str, nbytes: int) -> Call:
+    def prepare(self, op: str, nbytes: int, dtype: str = "float32") -> Call:
         """A call of `op` with parts of `nbytes`, run once and its result checked.
 
         Its buffers hold zeros afterwards, so that repeated sums stay finite and every page is mapped.
         """
-        prepared: Prepared = getattr(self, f"_{op}")(nbytes // 4)
+        self.dtype, count = dtype, nbytes // ITEM_BYTES[dtype]
+        prepared: Prepared = getattr(self, f"_{op}")(count)
         call, buffers, expected = prepared
         call()
         if self.real and expected is not None:
-            check(buffers[-1][-(nbytes // 4) :], expected, op)
+            check(buffers[-1][-count:], expected, op)
         for buffer in buffers:
             buffer[:] = 0
         return call

@@ -20,8 +20,14 @@ class NumpyLibrary(Library):
         os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"  # read when numpy is imported
         self.numpy: Any = importlib.import_module("numpy")
 
+    def _numpy_type(self) -> Any:
+        """The type of numpy for `dtype`. The package ml_dtypes has bfloat16, which numpy lacks."""
+        if hasattr(self.numpy, self.dtype):
+            return getattr(self.numpy, self.dtype)
+        return getattr(importlib.import_module("ml_dtypes"), self.dtype)
+
     def _own(self, count: int) -> Any:
-        return self.numpy.full(count, self.rank + 1, dtype=self.numpy.float32)
+        return self.numpy.full(count, self.rank + 1, dtype=self._numpy_type())
 
     def _empty(self, count: int) -> Any:
-        return self.numpy.zeros(count, dtype=self.numpy.float32)
+        return self.numpy.zeros(count, dtype=self._numpy_type())

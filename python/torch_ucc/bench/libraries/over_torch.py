@@ -49,10 +49,10 @@ class TorchLibrary(Library):
         dist.init_process_group("fake", store=store, rank=self.rank, world_size=self.world)
 
     def _own(self, count: int) -> Any:
-        return torch.full((count,), float(self.rank + 1))
+        return torch.full((count,), self.rank + 1, dtype=getattr(torch, self.dtype))
 
     def _empty(self, count: int) -> Any:
-        return torch.zeros(count)
+        return torch.zeros(count, dtype=getattr(torch, self.dtype))
 
     def _parts(self, count: int, own: bool) -> list[Any]:
         return [self._own(count) if own else self._empty(count) for _ in range(self.world)]
