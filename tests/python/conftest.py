@@ -15,9 +15,10 @@ import pytest
 # Ranks on one host meet over loopback, whatever this host is called and however it resolves its name.
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
-# Settings of the caller's shell must not decide what a test sees. Where UCC and UCX are may be set.
+# Settings of the caller's shell must not decide what a test sees. Where UCC and UCX are may be set, and which
+# way the collectives of one host go, since ci/test runs the conformance suite by each.
 for name in [name for name in os.environ if name.startswith(("TORCH_UCC_", "UCC_", "UCX_"))]:
-    if name not in ("UCC_HOME", "UCX_HOME"):
+    if name not in ("UCC_HOME", "UCX_HOME", "TORCH_UCC_HOST_PATH"):
         del os.environ[name]
 
 
