@@ -31,7 +31,11 @@ std::uint64_t pid_namespace() {
 void* map(int file, std::size_t bytes, int protection) {
   void* const data =
       ::mmap(nullptr, bytes, protection, (file < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED) | MAP_NORESERVE, file, 0);
-  return data == MAP_FAILED ? nullptr : data;
+  if (data == MAP_FAILED) {
+    return nullptr;
+  }
+  ::madvise(data, bytes, MADV_DONTDUMP);  // a core dump would make the pages that were never touched
+  return data;
 }
 
 std::uint64_t key_in(const void* data) {

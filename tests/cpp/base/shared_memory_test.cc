@@ -10,8 +10,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -229,6 +231,29 @@ TEST(SharedMemory, IsMappedOnlyAsFarAsAskedFor) {
   const auto peer = SharedMemory::of_peer(memory.address(), kBytes, 2 * kPage, SharedMemory::Access::read);
   ASSERT_TRUE(peer);
   EXPECT_EQ(bytes_of(*peer)[kPage], 3);
+}
+
+// The flags that the kernel shows for the mapping that begins at `data`
+std::string flags_of(const void* data) {
+  std::ostringstream begin;
+  begin << std::hex << reinterpret_cast<std::uintptr_t>(data) << "-";
+  std::ifstream maps("/proc/self/smaps");
+  bool found = false;
+  for (std::string line; std::getline(maps, line);) {
+    found = found || line.rfind(begin.str(), 0) == 0;
+    if (found && line.rfind("VmFlags:", 0) == 0) {
+      return line + " ";
+    }
+  }
+  return "";
+}
+
+TEST(SharedMemory, IsNotWrittenToCoreDumps) {
+  const SharedMemory memory("torch_ucc_test", kBytes);
+  const auto peer = read(memory);
+  ASSERT_TRUE(peer);
+  EXPECT_NE(flags_of(memory.data()).find(" dd "), std::string::npos) << flags_of(memory.data());
+  EXPECT_NE(flags_of(peer->data()).find(" dd "), std::string::npos);
 }
 
 TEST(SharedMemory, UnmapsItsEnd) {
