@@ -204,7 +204,8 @@ UccBackend::WorkPtr UccBackend::barrier(const c10d::BarrierOptions& opts) {
     if (accelerator && !opts.device_ids.empty()) {
       staging.behind(c10::Device(*accelerator, static_cast<c10::DeviceIndex>(opts.device_ids.front())));
     }
-    return launch(std::move(call), prepare_barrier(call), std::move(staging), opts.timeout, opts.asyncOp);
+    Prepared prepared = prepare_barrier(call);
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
   });
 }
 

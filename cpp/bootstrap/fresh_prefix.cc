@@ -15,6 +15,9 @@
 namespace torch_ucc {
 namespace {
 
+// With fewer ranks, one read saved is not worth a socket.
+constexpr int kRelayed = 3;
+
 constexpr char kRoot[] = "torch_ucc/";
 constexpr std::size_t kNonceBytes = 16;
 
@@ -98,8 +101,14 @@ std::vector<std::string> FreshPrefix::exchange(KvStore& store, const std::string
   if (text_.empty()) {
     find(store, deadline);
   }
-  Exchange exchange(store, text_ + "/" + name, rank_, size_, mine);
-  std::vector<std::string> values = exchange.wait(deadline, [&] { answer(store); });
+  const std::string key = text_ + "/" + name;
+  Exchange exchange(store, key, rank_, size_, mine);
+  std::optional<Relay> relay;
+  if (size_ >= kRelayed) {
+    relay.emplace(key);
+  }
+  std::vector<std::string> values = exchange.wait(
+      deadline, [&] { answer(store); }, relay ? &*relay : nullptr);
   queues_.clear();
   return values;
 }

@@ -23,7 +23,8 @@ pytestmark = [
     pytest.mark.skipif(not accelerators.IS_FAKE, reason="a real accelerator holds no single copy up"),
 ]
 
-SMALL = {"TORCH_UCC_SEGMENT_BYTES": "4k"}
+BY_UCC = {"TORCH_UCC_HOST_PATH": "0"}  # through shared memory nothing goes in pieces
+SMALL = {"TORCH_UCC_SEGMENT_BYTES": "4k", **BY_UCC}
 SLICE = 1024  # elements of a piece of an all_reduce of float32
 SLICES = 5
 PART = (6 << 20) // 4 + 5  # elements of a rank's part that is large enough to be cut
@@ -213,7 +214,7 @@ def test_slices_that_are_held_up(check: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_each_operation_that_goes_in_pieces(size: int) -> None:
-    assert run_ranks(each_call, size, timeout=120.0) == [0] * size
+    assert run_ranks(each_call, size, timeout=120.0, env=BY_UCC) == [0] * size
 
 
 class Recorded(TorchDispatchMode):

@@ -86,7 +86,7 @@ def test_a_rank_asks_as_much_however_many_there_are() -> None:
 
 
 def test_what_more_ranks_than_a_block_has_tell_each_other() -> None:
-    """Each reads what some packed for all: as few keys as there are blocks of 64."""
+    """Each block of 64 is packed by one of them, and one of a host reads for all there."""
     size, inner = 150, dist.HashStore()
     stores = [Counting(inner) for _ in range(size)]
     told = [os.urandom(rank) + bytes(500) for rank in range(size)]
@@ -104,10 +104,10 @@ def test_what_more_ranks_than_a_block_has_tell_each_other() -> None:
         each.join()
     assert [heard.get(rank) == told for rank in range(size)] == [True] * size
     operations = [store.take() for store in stores]
-    # A rank takes a ticket, looks for an answer and reads it; sets its value and counts it; looks whether all
-    # ranks have, waits, and reads what they said.
-    usual = 8
-    assert min(operations) == usual
+    # A rank takes a ticket, looks for an answer and reads it; sets its value and counts it. The reader of the
+    # host looks whether all ranks have, waits, and reads what they said.
+    least, usual = 5, 8
+    assert min(operations) == least and statistics.median(operations) < usual
     # The last rank packs the values of its block, counts the block, and packs all. A rank that answers looks
     # for tickets, rank 0 in two queues, and sets an answer for each number of tickets that it finds.
     assert sorted(operations)[-4] <= usual + 4

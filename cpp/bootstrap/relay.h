@@ -1,0 +1,38 @@
+// Lets one process of a host read from the store what all processes there need.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch_ucc {
+
+// The processes of one host that make a Relay of one name find each other through a socket without
+// a name in a file system. The first one becomes the reader: it reads the store and passes the text
+// on. The others ask it, and become readers, too, if the reader ends without an answer or cannot be
+// reached. So a relay saves reads, and nothing depends on it.
+//
+// Only processes of the same user are believed. Not thread safe.
+class Relay {
+ public:
+  explicit Relay(const std::string& name);
+  ~Relay();
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  // Whether this process has to read the store itself.
+  bool reads() const { return asked_ < 0; }
+  // For a process that does not read: returns the text of the reader, or nothing while there is
+  // none. Never blocks. May change reads().
+  std::optional<std::string> receive();
+  // For a process that does not read: makes it read.
+  void stop_asking();
+  // For the reader: passes the text on to all that have asked so far. Never blocks.
+  void pass_on(const std::string& text) const;
+
+ private:
+  int listener_ = -1;  // of the reader
+  int asked_ = -1;     // the connection to the reader
+};
+
+}  // namespace torch_ucc
