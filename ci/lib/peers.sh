@@ -34,8 +34,9 @@ provide_peer() {
   echo "$pins" >"$home/stamp"
 }
 
-# oneCCL for CPUs into the environment HOME. Its libccl.so.1 is in the wheel oneccl-cpu. The interface in C, libccl.so.2 and
-# its plugin for CPUs, is only in the wheel oneccl, all of which would bring the runtime of SYCL along.
+# oneCCL for CPUs into the environment HOME. The wheel oneccl-cpu has libccl.so.1. The interface in C, which is libccl.so.2
+# and its plugin for CPUs, is only in the wheel oneccl. To install that wheel would also install the runtime of SYCL, so
+# the files are taken out of it.
 provide_oneccl() {
   local home=$1 wheels
   wheels=$(mktemp -d)

@@ -29,8 +29,8 @@ struct Settings {
   std::size_t segment_bytes = 0;
   unsigned segment_window = 0;
 
-  // Run the collectives of a group whose ranks share a host through their own shared memory
-  // (shm/), instead of UCC.
+  // If all ranks of a group are on one host, its collectives go through shared memory (shm/), and
+  // not through UCC.
   bool host_path = true;
 
   // Compare every collective call between the ranks before it starts: see ops/cross_check.h.

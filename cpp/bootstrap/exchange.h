@@ -35,8 +35,8 @@ class Exchange {
 
   // Polls until all values are there, and calls `between` between two polls. When the deadline has
   // passed, throws StatusError (timeout) that names the missing ranks.
-  // The processes of a host can read through a `relay`, whose name no other exchange of any job has.
-  // Then those that do not read for others ask the store only once a second.
+  // With a `relay`, one process of each host reads the store for all there, and the others ask the
+  // store only once a second. Each exchange needs a relay with a name of its own.
   std::vector<std::string> wait(Deadline deadline, const GiveUp& between = {}, Relay* relay = nullptr);
 
  private:

@@ -93,7 +93,8 @@ struct Prepared : Held {
   void isolate();
   // Makes the call a collective through shared memory. Its memory must be kept, see keep_memory().
   void move(shm::Movement::Kind kind, std::int64_t root, shm::Parts sources, shm::Parts destinations);
-  // Keeps a tensor whose memory the operation uses: a buffer of its own, or a tensor of the caller.
+  // Keeps a tensor whose memory the operation uses. `is_buffer`: it was made for the operation, and
+  // is no tensor of the caller.
   void keep_memory(const at::Tensor& tensor, bool is_buffer);
   // Lets UCC work in the tensors without bounce buffers, since they are stand-ins, which belong to
   // the operation. Does nothing if one side has several tensors.

@@ -28,8 +28,8 @@ struct ReduceRule {
   shm::DataType memory_type = shm::DataType::uint8;
   shm::ReduceOp memory_op = shm::ReduceOp::sum;
 
-  // The rule for shared memory, whose kernels reduce every type of the table as it is. Only
-  // PREMUL_SUM is computed in another type.
+  // Returns the rule for shared memory. The kernels there reduce every type without a converted copy
+  // of the tensor. Only PREMUL_SUM needs the copy.
   ReduceRule natively(at::ScalarType dtype) const;
 
   // Whether UCC and torch's own kernels can compute this rule in device memory, too. The same on

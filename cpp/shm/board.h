@@ -69,8 +69,8 @@ class Board {
     std::atomic<State>* state = nullptr;
   };
 
-  // `places` are those of the members, by rank; their memory must outlive the board. A slot has
-  // `slot_bytes` bytes, a multiple of 64. The operations of the board fail together with `domain`.
+  // `places` are by rank of the group, and their memory must outlive the board. `slot_bytes`, the
+  // size of a slot, is a multiple of 64. The operations of the board fail together with `domain`.
   Board(std::vector<Place> places, int rank, std::size_t slot_bytes, Bells bells, std::shared_ptr<FailureDomain> domain)
       : places_(std::move(places)),
         rank_(static_cast<std::size_t>(rank)),

@@ -12,8 +12,8 @@
 
 namespace torch_ucc::shm {
 
-// The names are those of PyTorch. A bool has no type of its own: its callers take uint8, with max
-// for "or", min for "and", and bit_xor.
+// The names are those of PyTorch. There is no bool: callers reduce it as uint8, by max for "or", by
+// min for "and", or by bit_xor.
 enum class DataType : std::uint8_t {
   uint8,
   int8,

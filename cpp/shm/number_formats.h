@@ -47,7 +47,7 @@ constexpr std::uint32_t if_below(std::uint32_t a, std::uint32_t b, std::uint32_t
   return (yes & mask) | (no & ~mask);
 }
 
-// A float with a sign, an exponent and a mantissa, which are narrower than those of float32.
+// A float of 8 or 16 bits. Its exponent and its mantissa have fewer bits than those of float32.
 template <typename BitsType, int kMantissaBits, int kBias, Specials kSpecials>
 struct SmallFloat {
   using Bits = BitsType;

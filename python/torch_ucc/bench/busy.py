@@ -1,7 +1,7 @@
 """Processes that compute on the cores of the ranks, while these are measured.
 
-On a machine whose cores all have something to do, a rank that waits and keeps its core only delays the rank
-that it waits for. Beside neighbours the bench therefore shows how a library waits.
+If every core is busy, a rank that waits without giving up its core delays the rank that it waits for. So
+these processes show how well a library waits.
 """
 
 from __future__ import annotations

@@ -270,8 +270,7 @@ REPORT_TARGETS: tuple[Target, ...] = (
 )
 
 
-# Of ranks on one host, whose collectives go through shared memory. A run judges those that it measured, and a
-# report all of them.
+# Targets of collectives on one host. An ordinary run judges those that it measured, and a report judges all.
 ALL_MPIS = (*MPIS, "intel-mpi")
 HOST_TARGETS: tuple[Target, ...] = (
     EveryOverheadTarget(2, COLLECTIVES, 0.8e-6, largest=KB),
