@@ -87,7 +87,7 @@ std::vector<std::string> Exchange::wait(Deadline deadline, const GiveUp& between
     }
     if (relay == nullptr || relay->reads() || look.passed()) {
       if (auto values = poll()) {
-        if (relay != nullptr) {
+        if (relay != nullptr && relay->is_asked()) {
           relay->pass_on(pack(*values));
         }
         return *std::move(values);

@@ -1,6 +1,7 @@
 #include "bootstrap/relay.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,8 +13,8 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 namespace torch_ucc {
@@ -25,11 +26,8 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
 // A name in the abstract namespace of sockets begins with a zero byte.
 std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
-  std::uint64_t digest = 0xcbf29ce484222325;
-  for (const char byte : name) {
-    digest = (digest ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  }
-  const std::string text = "torch_ucc_relay_" + std::to_string(::getuid()) + "_" + std::to_string(digest);
+  const std::size_t hash = std::hash<std::string>()(name);
+  const std::string text = "torch_ucc_relay_" + std::to_string(::getuid()) + "_" + std::to_string(hash);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(&address.sun_path[1], text.data(), text.size());
@@ -151,6 +149,11 @@ std::optional<std::string> Relay::receive() {
   std::optional<std::string> text = text_in(file);
   ::close(file);
   return text;
+}
+
+bool Relay::is_asked() const {
+  pollfd waiting{listener_, POLLIN, 0};
+  return listener_ >= 0 && ::poll(&waiting, 1, 0) > 0;
 }
 
 void Relay::pass_on(const std::string& text) const {

@@ -27,6 +27,8 @@ class Relay {
   std::optional<std::string> receive();
   // For a process that does not read: makes it read.
   void stop_asking();
+  // Whether a process waits for the text of this one.
+  bool is_asked() const;
   // For the reader: passes the text on to all that have asked so far. Never blocks.
   void pass_on(const std::string& text) const;
 

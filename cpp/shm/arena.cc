@@ -35,10 +35,8 @@ std::size_t Arena::slot_bytes(std::size_t ranks) {
 void Arena::map(std::uint64_t self, const std::vector<Neighbour>& neighbours) {
   self_ = self;
   slot_bytes_ = slot_bytes(neighbours.size() + 1);
-  const std::size_t face = kPage + kDepth * slot_bytes_;
-  const std::size_t begin = align(sizeof(Head));
-  faces_ = std::min(kGroups, (kBytes - begin) / face);
-  const std::size_t mapped = begin + faces_ * face;
+  faces_ = std::min(kGroups, (kBytes - offset_of(0)) / face_bytes());
+  const std::size_t mapped = offset_of(0) + faces_ * face_bytes();
   own_.trim(mapped);
   for (const Neighbour& neighbour : neighbours) {
     std::optional<SharedMemory> memory = SharedMemory::of_peer(neighbour.address, kBytes, mapped, SharedMemory::Access::read);
@@ -71,9 +69,12 @@ std::string Arena::why_not() const {
                           : "the memory of " + missing_ + " cannot be mapped here";
 }
 
+std::size_t Arena::face_bytes() const { return kPage + kDepth * slot_bytes_; }
+
+std::size_t Arena::offset_of(std::uint16_t id) const { return align(sizeof(Head)) + id * face_bytes(); }
+
 Board::Place Arena::place_in(const SharedMemory& memory, std::uint16_t id) const {
-  char* const data = static_cast<char*>(memory.data());
-  char* const face = data + align(sizeof(Head)) + id * (kPage + kDepth * slot_bytes_);
+  char* const face = static_cast<char*>(memory.data()) + offset_of(id);
   return {reinterpret_cast<Face*>(face), face + kPage, &static_cast<Head*>(memory.data())->states[id]};
 }
 
@@ -111,8 +112,7 @@ void Arena::give_back() {
     if (!closed.board->is_over()) {
       return false;
     }
-    const std::size_t face = kPage + kDepth * slot_bytes_;
-    own_.discard(align(sizeof(Head)) + closed.id * face, face);
+    own_.discard(offset_of(closed.id), face_bytes());
     return true;
   });
 }

@@ -75,6 +75,9 @@ class Arena {
 
   // Gives the memory of closed groups back that no member reads any more.
   void give_back() TUCC_REQUIRES(mutex_);
+  std::size_t face_bytes() const;
+  // Where the face of a group begins in the memory of any process.
+  std::size_t offset_of(std::uint16_t id) const;
   Board::Place place_in(const SharedMemory& memory, std::uint16_t id) const;
 
   SharedMemory own_;

@@ -10,14 +10,6 @@ namespace {
 // A poll ends after so many steps, so that the thread that drives also looks at other operations.
 constexpr int kStepsPerPoll = 8;
 
-std::uint64_t bytes_of(const Parts& parts) {
-  std::uint64_t bytes = 0;
-  for (const Part& part : parts.all()) {
-    bytes += part.bytes;
-  }
-  return bytes;
-}
-
 }  // namespace
 
 Collective::Collective(std::shared_ptr<Board> board, Movement movement)
@@ -26,7 +18,7 @@ Collective::Collective(std::shared_ptr<Board> board, Movement movement)
       run_{movement_, *board_, &Pattern::of(movement_, *board_)},
       call_(movement_.call()),
       given_(movement_.bytes_given()),
-      bytes_(std::max(bytes_of(movement_.sources), bytes_of(movement_.destinations))) {}
+      bytes_(std::max(given_, movement_.destinations.bytes())) {}
 
 Status Collective::start(LoopToken& token) {
   if (board_->state_of(board_->rank()) == shm::State::left) {
@@ -266,7 +258,7 @@ void Collective::on_taken_back(After after) noexcept {
   if (after != After::goes_on) {
     return;
   }
-  left_ = std::make_unique_for_overwrite<char[]>(bytes_of(movement_.sources));
+  left_ = std::make_unique_for_overwrite<char[]>(given_);
   char* copy = left_.get();
   for (Part& part : movement_.sources.all()) {
     if (part.bytes != 0) {

@@ -25,6 +25,14 @@ class Parts {
   std::span<const Part> all() const { return has_one_ ? std::span<const Part>(&only_, 1) : std::span<const Part>(all_); }
   const Part& only() const { return only_; }
   const Part& of(std::size_t rank) const { return all_[rank]; }
+  // Of all parts together.
+  std::uint64_t bytes() const {
+    std::uint64_t bytes = 0;
+    for (const Part& part : all()) {
+      bytes += part.bytes;
+    }
+    return bytes;
+  }
 
  private:
   Part only_;
@@ -71,14 +79,7 @@ struct Movement {
            kind == Kind::reduce_scatter;
   }
   bool reduces() const { return kind >= Kind::all_reduce; }
-  // The bytes of all sources together.
-  std::uint64_t bytes_given() const {
-    std::uint64_t bytes = 0;
-    for (const Part& part : sources.all()) {
-      bytes += part.bytes;
-    }
-    return bytes;
-  }
+  std::uint64_t bytes_given() const { return sources.bytes(); }
   // The properties that must be equal on all ranks, in one number.
   std::uint64_t call() const {
     return static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(op) << 8U | static_cast<std::uint64_t>(type) << 16U |

@@ -402,6 +402,15 @@ class TwoRanks : public ::testing::Test {
     return false;
   }
 
+  static void expect_refused(LoopToken& token, Probe& one, Probe& other) {
+    ASSERT_TRUE(one.start(token).ok());
+    ASSERT_TRUE(other.start(token).ok());
+    EXPECT_TRUE(ends(token, one));
+    EXPECT_TRUE(ends(token, other));
+    EXPECT_EQ(one.transport_status().code(), StatusCode::mismatch);
+    EXPECT_EQ(other.transport_status().code(), StatusCode::mismatch);
+  }
+
   Rig rig_;
   Faces faces_{2};
   std::array<Bytes, 2> data_;
@@ -411,13 +420,7 @@ TEST_F(TwoRanks, RefuseCallsThatDiffer) {
   with_baton([&](LoopToken& token) {
     const auto one = reduction(0, kBytes);
     const auto other = reduction(1, kBytes + 1);
-    ASSERT_TRUE(one->start(token).ok());
-    ASSERT_TRUE(other->start(token).ok());
-    EXPECT_TRUE(ends(token, *one));
-    EXPECT_TRUE(ends(token, *other));
-    for (const auto& op : {one, other}) {
-      EXPECT_EQ(op->transport_status().code(), StatusCode::mismatch);
-    }
+    expect_refused(token, *one, *other);
     EXPECT_NE(one->transport_status().message().find("all_reduce of 5001 bytes"), std::string::npos);
   });
   EXPECT_EQ(data_[0], Bytes(kBytes, 1)) << "nothing may be stored";
@@ -427,12 +430,7 @@ TEST_F(TwoRanks, RefuseOtherCollectives) {
   with_baton([&](LoopToken& token) {
     const auto one = reduction(0, 8);
     const auto other = probe(faces_.board(1), Movement());
-    ASSERT_TRUE(one->start(token).ok());
-    ASSERT_TRUE(other->start(token).ok());
-    EXPECT_TRUE(ends(token, *one));
-    EXPECT_TRUE(ends(token, *other));
-    EXPECT_EQ(one->transport_status().code(), StatusCode::mismatch);
-    EXPECT_EQ(other->transport_status().code(), StatusCode::mismatch);
+    expect_refused(token, *one, *other);
   });
 }
 
@@ -452,12 +450,7 @@ TEST_F(TwoRanks, RefuseAnotherSplitOfAsManyBytes) {
     half.destinations = Parts(part(result1));
     const auto one = probe(faces_.board(0), all_to_the_first);
     const auto other = probe(faces_.board(1), half);
-    ASSERT_TRUE(one->start(token).ok());
-    ASSERT_TRUE(other->start(token).ok());
-    EXPECT_TRUE(ends(token, *one));
-    EXPECT_TRUE(ends(token, *other));
-    EXPECT_EQ(one->transport_status().code(), StatusCode::mismatch);
-    EXPECT_EQ(other->transport_status().code(), StatusCode::mismatch);
+    expect_refused(token, *one, *other);
   });
 }
 

@@ -15,8 +15,8 @@ def open_library(_: str, __: Path) -> Library:
     return MpiLibrary()
 
 
-class MpiLibrary(NumpyLibrary):
-    """MPI by its Python package mpi4py. The launcher of that MPI started the ranks."""
+class LaunchedByMpi(NumpyLibrary):
+    """Ranks that the launcher of an MPI started, and that mpi4py connects."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,6 +24,16 @@ class MpiLibrary(NumpyLibrary):
         self.comm = self.mpi.COMM_WORLD
         self.rank, self.world = self.comm.rank, self.comm.size
         self.sum = self.world * (self.world + 1) / 2
+
+    def barrier(self) -> object:
+        return self.comm.Barrier()
+
+    def gather(self, value: Any) -> list[Any]:
+        return list(self.comm.allgather(value))
+
+
+class MpiLibrary(LaunchedByMpi):
+    """MPI by its Python package mpi4py."""
 
     def _all_reduce(self, count: int) -> Prepared:
         data = self._own(count)
@@ -81,11 +91,5 @@ class MpiLibrary(NumpyLibrary):
             return nothing, [], None
         other = 1 - self.rank
         return partial(self.comm.Sendrecv, data, other, 0, result, other), [data, result], 2.0 - self.rank
-
-    def barrier(self) -> object:
-        return self.comm.Barrier()
-
-    def gather(self, value: Any) -> list[Any]:
-        return list(self.comm.allgather(value))
 
     def close(self) -> None: ...

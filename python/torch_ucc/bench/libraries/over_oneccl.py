@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .library import Call, Prepared
-from .numpy_buffers import NumpyLibrary
+from .over_mpi import LaunchedByMpi
 
 # onecclDataType_t and onecclRedOp_t of oneapi/ccl/v2/types.h.
 DATATYPES = {"int64": 4, "float16": 6, "float32": 7, "bfloat16": 9}
@@ -30,19 +29,16 @@ def open_library(_: str, __: Path) -> OneCclLibrary:
     return OneCclLibrary()
 
 
-class OneCclLibrary(NumpyLibrary):
+class OneCclLibrary(LaunchedByMpi):
     """oneCCL between the ranks that the launcher of Intel MPI started.
 
     oneCCL sends over that MPI: between processes of one host its own transport is a thousand times slower
-    with 4 B. Every operation is complete when the function in C returns.
+    with 4 B. Every operation is complete when the function in C returns. The interface of oneCCL in C has no
+    barrier, so the one that is not timed is that of MPI.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.mpi: Any = importlib.import_module("mpi4py.MPI")
-        self.comm = self.mpi.COMM_WORLD
-        self.rank, self.world = self.comm.rank, self.comm.size
-        self.sum = self.world * (self.world + 1) / 2
         os.environ.update(CCL_ATL_TRANSPORT="mpi", CCL_PLUGIN="ONECCL_LEGACY_CPU")
         # oneCCL opens its plugin by name, which finds a library that is already loaded.
         folder = Path(sys.prefix, "lib")
@@ -100,13 +96,6 @@ class OneCclLibrary(NumpyLibrary):
     def _receive(self, result: Any, peer: int | None) -> Call:
         assert peer is not None
         return self._bound("onecclRecv", (result,), len(result), peer)
-
-    def barrier(self) -> object:
-        """By MPI, since the interface of oneCCL in C has none. It is never timed."""
-        return self.comm.Barrier()
-
-    def gather(self, value: Any) -> list[Any]:
-        return list(self.comm.allgather(value))
 
     def close(self) -> None:
         succeed(self.c.onecclCommDestroy, self.handle)
