@@ -63,13 +63,21 @@ def wrong_root_of_a_broadcast() -> None:
 
 
 def swapped_calls() -> None:
+    """A third rank comes to the first call only when both others have made all of theirs."""
+    store = dist.distributed_c10d._get_default_store()
     works: list[dist.Work] = []
     calls = [
         lambda: works.append(dist.all_reduce(torch.ones(4), async_op=True)),
         lambda: works.append(dist.broadcast(torch.ones(1 << 20), 0, async_op=True)),
     ]
+    if dist.get_rank() == 2:
+        store.wait(["test/called/0", "test/called/1"], timedelta(seconds=60))
+        failure(lambda: dist.barrier())
+        return
+    works.append(dist.barrier(async_op=True))
     for call in calls if dist.get_rank() == 0 else reversed(calls):
-        failure(call)
+        call()
+    store.set(f"test/called/{dist.get_rank()}", "1")
     for work in works:
         failure(work.wait)
 
@@ -136,7 +144,7 @@ FAULTS = {
     "swapped_groups": (swapped_groups, ["wait for each other in a circle"]),
     "wrong_reduce_op": (wrong_reduce_op, ["different reduce ops at seq 1", "float32[4] MAX"]),
     "wrong_root_of_a_broadcast": (wrong_root_of_a_broadcast, ["different roots", "root 0", "root 1"]),
-    "swapped_calls": (swapped_calls, ["different operations at seq 1", "makes these two calls in the other"]),
+    "swapped_calls": (swapped_calls, ["different operations at seq 2", "makes these two calls in the other"]),
     "never_called": (never_called, ["rank 0 is at seq 1 barrier()", "Rank 1 never arrived: it has made no"]),
     "straggler": (straggler, ["Rank 1 came too late to seq 1 all_reduce", "whose timeout had passed"]),
     "stuck_in_another_group": (stuck_in_another_group, ["Rank 1 never arrived", "recv(float32[4], peer 0"]),
@@ -148,6 +156,7 @@ FAULTS = {
     "another_size": (another_size, ["Rank 1 failed in seq 1 recv(float32[5], peer 0", "invalid"]),
     "uneven_reduce_scatter": (uneven_reduce_scatter, ["different sizes at seq 1", "float32[5] SUM"]),
 }  # fmt: skip
+RANKS = {"swapped_calls": 3}
 
 
 def run(name: str, folder: Path) -> None:
@@ -157,7 +166,7 @@ def run(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_a_run_is_named(name: str, tmp_path: Path) -> None:
-    run_ranks(run, 2, name, tmp_path, group_timeout=LIMIT, env=WITH_SITES)
+    run_ranks(run, RANKS.get(name, 2), name, tmp_path, group_timeout=LIMIT, env=WITH_SITES)
     told = diagnose(records.load(tmp_path))
     for part in FAULTS[name][1]:
         assert part in told, told
