@@ -173,7 +173,7 @@ class UccBackend final : public c10d::Backend {
   // counters and the profiler.
   trace::Recording record(Call& call, const Prepared& prepared, const UccWork::Parts& parts, trace::Route route,
                           Clock::time_point now);
-  static trace::Route route_of(const Call& call, const Prepared& prepared);
+  trace::Route route_of(const Call& call, const Prepared& prepared) const;
   void put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Outgoing& outgoing);
   void wait_for_earlier(const Call& call, c10::ArrayRef<Prepared*> all);
   // Null if nothing has to be done.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
-#include <iterator>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -15,11 +14,13 @@
 #include "base/forked.h"
 #include "base/interrupt.h"
 #include "base/scarcity.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/relay.h"
 #include "shm/collective.h"
 #include "ucc/coll_args.h"
 #include "ucc/collective.h"
 #include "ucc/library.h"
-#include "ucx/messages.h"
+#include "ucx/flush_worker.h"
 
 namespace torch_ucc {
 namespace {
@@ -44,7 +45,7 @@ std::uint64_t next_number() {
 }
 
 std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings& settings, FreshPrefix& prefix, const Bell& bell,
-                                         const UcxWorker& worker, const shm::Arena* arena) {
+                                         const shm::Arena* arena) {
   NamedValues agreed = settings.agreed;
   const NamedValues own = settings.own();
   agreed.insert(agreed.end(), own.begin(), own.end());
@@ -53,7 +54,7 @@ std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings&
   PeerRecord mine = PeerRecord::here(std::move(agreed));
   mine.bell = bell.address();
   mine.arena = arena == nullptr ? "" : arena->address();
-  mine.address = worker.address();
+  mine.messages = settings.direct.empty() ? "" : "ucx";
   std::vector<PeerRecord> peers;
   for (const std::string& text : prefix.exchange(*group.store, "peer", mine.encode(), Deadline::after(group.timeout))) {
     peers.push_back(PeerRecord::decode(text));
@@ -118,21 +119,16 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
       settings_(settings),
       world_(group.world),
       store_(group.store),
-      worker_(settings_.ucx),
       arena_(make_arena(settings_)),
-      roster_(group.global_ranks, group.rank, exchange_records(group, settings_, prefix, bell_, worker_, arena_.get())),
+      roster_(group.global_ranks, group.rank, exchange_records(group, settings_, prefix, bell_, arena_.get())),
       key_prefix_(prefix.text()),
       direct_(std::make_shared<Direct>()),
       oob_(*store_, key_prefix_, group.rank, static_cast<int>(roster_.size())),
-      transports_(ucc_, worker_, *direct_, [this](const std::string& note) { on_note(note); }),
+      transports_(ucc_, *direct_, [this](const std::string& note) { on_note(note); }),
       engine_(transports_, park_policy(settings_, roster_.ranks_on_cores()), std::move(bell_),
               {.verdict = kVerdict, .quiet = kQuiet}),
       control_domain_(std::make_shared<FailureDomain>("control")) {
   const Deadline deadline = Deadline::after(group.timeout);
-  if (!settings_.direct.empty()) {
-    direct_->messages.set(direct_messages(settings_.direct, worker_));
-  }
-  worker_.set_peers(roster_.take_worker_addresses());
   std::vector<std::uint64_t> everybody = roster_.everybody();
   {
     const MutexLock lock(mutex_);
@@ -146,10 +142,64 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
   if (arena_ != nullptr) {
     meet_neighbours(give_up, deadline);
     control_board_ = arena_->open(kControlTeam, everybody, group.rank, roster_.bells_of(everybody), control_domain_);
+    if (arena_->is_common() == std::optional(true)) {
+      open_mail();
+    }
+  }
+  if (!is_one_host() || roster_.needs_ucx_for_messages() || !settings_.native.empty()) {
+    create_worker(give_up, deadline);
+  }
+  if (mail_ != nullptr && worker_ != nullptr) {
+    mix_carriers();
   }
   if (!is_one_host() || !settings_.native.empty()) {
     create_ucc(group, deadline);
   }
+}
+
+void CommContext::open_mail() {
+  std::vector<shm::Mail::Neighbour> neighbours;
+  for (const shm::Arena::Neighbour& each : roster_.arenas()) {
+    const shm::Arena::Boxes boxes = arena_->boxes_with(each.position);
+    neighbours.push_back({each.position, boxes.mine, boxes.theirs, roster_.bell_of(each.position)});
+  }
+  mail_ = std::make_unique<shm::Mail>(roster_.self(), std::move(neighbours));
+  engine_.with_baton(Deadline(), [&](LoopToken& token) { transports_.use(token, *mail_); });
+}
+
+// The ranks exchange the addresses of their workers only where messages need UCX, because these
+// addresses are the longest part of what ranks must know of each other.
+void CommContext::create_worker(const GiveUp& give_up, Deadline deadline) {
+  worker_ = std::make_unique<UcxWorker>(settings_.ucx);
+  const std::string key = key_prefix_ + "/worker";
+  Exchange exchange(*store_, key, static_cast<int>(roster_.self()), static_cast<int>(roster_.size()), worker_->address());
+  Relay relay(key);
+  worker_->set_peers(exchange.wait(deadline, give_up, &relay));
+  if (!settings_.direct.empty()) {
+    direct_->messages.set(direct_messages(settings_.direct, *worker_));
+  }
+  engine_.with_baton(Deadline(), [&](LoopToken& token) { transports_.use(token, *worker_); });
+}
+
+void CommContext::mix_carriers() {
+  std::vector<std::uint64_t> near{roster_.self()};
+  for (const shm::Arena::Neighbour& each : roster_.arenas()) {
+    near.push_back(each.position);
+  }
+  mixed_ = std::make_unique<MixedCarrier>(*mail_, *worker_, near);
+  engine_.with_baton(Deadline(), [&](LoopToken& token) { transports_.use(token, *mixed_); });
+}
+
+// UCX is needed for device memory. A rank cannot know whether its peer has a tensor on a device, so
+// then all messages go by UCX.
+Carrier& CommContext::carrier_for(const shm::Board* board) const {
+  if (mail_ == nullptr || roster_.needs_ucx_for_messages()) {
+    return *worker_;
+  }
+  if (board != nullptr) {
+    return *mail_;
+  }
+  return *mixed_;
 }
 
 void CommContext::meet_neighbours(const GiveUp& give_up, Deadline deadline) {
@@ -178,7 +228,7 @@ void CommContext::create_ucc(const GroupSpec& group, Deadline deadline) {
   throw_if_error(engine_.run(create));
   if (!settings_.native.empty()) {
     direct_->collectives.set(
-        agree_on_native_collectives(settings_.native, device, {engine_, ucc_, worker_, control_team_, group.rank}, deadline));
+        agree_on_native_collectives(settings_.native, device, {engine_, ucc_, *worker_, control_team_, group.rank}, deadline));
     direct_->device_of_collectives = device;
   }
 }
@@ -285,7 +335,9 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
   if (id == kFirstGroup) {
     founder_open_.store(true);
   }
-  return {team, board, std::make_shared<Channel>(worker_, id, std::move(channel_members), group.rank, domain)};
+  Carrier& carrier = carrier_for(board.get());
+  return {team, board, std::make_shared<Channel>(carrier, id, std::move(channel_members), group.rank, domain),
+          &carrier == mail_.get()};
 }
 
 void CommContext::leave(const Membership& group, const std::string& name, std::chrono::milliseconds limit) {
@@ -327,8 +379,12 @@ bool CommContext::agree_to_close(Deadline deadline) {
   } else {
     barrier = std::make_shared<CloseBarrier<Collective>>(control_team_, barrier_args(), Pieces());
   }
-  const std::shared_ptr<Op> steps[] = {std::make_shared<FlushWorker>(worker_, *control_domain_), std::move(barrier)};
-  return std::all_of(std::begin(steps), std::end(steps), [&](const std::shared_ptr<Op>& step) {
+  std::vector<std::shared_ptr<Op>> steps;
+  if (worker_ != nullptr) {
+    steps.push_back(std::make_shared<FlushWorker>(*worker_, *control_domain_));
+  }
+  steps.push_back(std::move(barrier));
+  return std::all_of(steps.begin(), steps.end(), [&](const std::shared_ptr<Op>& step) {
     engine_.post(step, Follow::waits);
     return engine_.wait(*step, deadline) && step->completion().status().ok();
   });
@@ -348,7 +404,9 @@ bool CommContext::destroy(Deadline deadline) {
         // Before anything is destroyed that an operation might still use
         self->engine_.fail(closed_status());
         self->control_team_->destroy(token);
-        self->worker_.destroy(token);
+        if (self->worker_ != nullptr) {
+          self->worker_->destroy(token);
+        }
         self->ucc_.destroy(token);
       }));
     });
@@ -387,8 +445,8 @@ void CommContext::close(Deadline deadline) {
   engine_.stop_background();
   delivery_.stop(std::max(deadline, Deadline::after(kForOurselves)));
   if (!destroyed) {
-    if (!groups_are_open) {
-      engine_.with_baton(deadline, [&](LoopToken& token) { worker_.destroy_if_unused(token); });
+    if (!groups_are_open && worker_ != nullptr) {
+      engine_.with_baton(deadline, [&](LoopToken& token) { worker_->destroy_if_unused(token); });
     }
     ContextRegistry::of_process().keep(self);
   }

@@ -1,5 +1,5 @@
-// What the groups of a process share: one UCC context over a set of processes, the engine that
-// drives it, and the ids of its teams.
+// What the groups of a process share: memory or libraries by which a set of processes communicates,
+// the engine that drives them, and the ids of the groups.
 #pragma once
 
 #include <atomic>
@@ -24,10 +24,12 @@
 #include "progress/failure_domain.h"
 #include "shm/arena.h"
 #include "shm/board.h"
+#include "shm/mail.h"
 #include "ucc/context.h"
 #include "ucc/oob.h"
 #include "ucc/team.h"
-#include "ucx/channel.h"
+#include "messages/channel.h"
+#include "messages/mixed_carrier.h"
 #include "ucx/worker.h"
 #include "work/delivery.h"
 
@@ -39,6 +41,7 @@ struct Membership {
   std::shared_ptr<UccTeam> team;      // of UCC, only if the group needs UCC
   std::shared_ptr<shm::Board> board;  // null if its ranks do not share memory
   std::shared_ptr<Channel> channel;
+  bool messages_in_memory = false;  // whether all messages of the channel go through shared memory
 };
 
 class CommContext : public std::enable_shared_from_this<CommContext> {
@@ -122,8 +125,13 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   void close(Deadline deadline);
   // Blocks until the neighbours and this process know whether they can map each other.
   void meet_neighbours(const GiveUp& give_up, Deadline deadline);
+  void open_mail();
+  void mix_carriers();
+  void create_worker(const GiveUp& give_up, Deadline deadline);
   void create_ucc(const GroupSpec& group, Deadline deadline);
-  // Whether collectives through shared memory are possible for all groups of this context.
+  // Returns what carries the messages of a group. `board` is that of the group.
+  Carrier& carrier_for(const shm::Board* board) const;
+  // Whether all groups of this context communicate through shared memory.
   bool is_one_host() const { return control_board_ != nullptr; }
   bool agree_to_close(Deadline deadline);
   bool destroy(Deadline deadline);
@@ -133,8 +141,10 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::shared_ptr<const World> world_;
   const std::shared_ptr<KvStore> store_;
   Bell bell_;  // the bell of this process, until the engine takes it
-  UcxWorker worker_;
   const std::unique_ptr<shm::Arena> arena_;  // null if this process cannot use the host path
+  std::unique_ptr<shm::Mail> mail_;          // null if the processes of this host do not share memory
+  std::unique_ptr<UcxWorker> worker_;        // null if no message needs UCX
+  std::unique_ptr<MixedCarrier> mixed_;      // null if one of the two is
   Roster roster_;
   const std::string key_prefix_;  // of our keys in store_
   const std::shared_ptr<Direct> direct_;

@@ -58,8 +58,8 @@ MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, con
 
 }  // namespace
 
-MemoryTypes<ucs_memory_type_t>::Entries direct_messages(const NamedValues& wanted, const UcxWorker& worker) {
-  MemoryTypes<ucs_memory_type_t>::Entries found;
+MemoryTypes<MessageMemory>::Entries direct_messages(const NamedValues& wanted, const UcxWorker& worker) {
+  MemoryTypes<MessageMemory>::Entries found;
   for (const auto& [device, name] : wanted) {
     found[device] = {worker.memory_type(name), "this UCX takes no memory of the type '" + name +
                                                    "': its module for that is missing or found no device, or UCX_TLS leaves it "

@@ -17,7 +17,7 @@ namespace torch_ucc {
 
 // Returns UCX's memory type for each wanted device type, or the reason why there is none. `wanted`
 // maps a device type to UCX's name of its memory.
-MemoryTypes<ucs_memory_type_t>::Entries direct_messages(const NamedValues& wanted, const UcxWorker& worker);
+MemoryTypes<MessageMemory>::Entries direct_messages(const NamedValues& wanted, const UcxWorker& worker);
 
 // What agree_on_native_collectives() works with.
 struct Libraries {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "backend/backend.h"
-#include "ucx/messages.h"
+#include "messages/messages.h"
 
 namespace torch_ucc {
 

@@ -7,7 +7,7 @@
 #include "backend/context_registry.h"
 #include "base/forked.h"
 #include "base/scarcity.h"
-#include "ucx/messages.h"
+#include "messages/messages.h"
 
 namespace torch_ucc {
 namespace {
@@ -132,7 +132,7 @@ void CommContext::refuse(const GroupSpec& group, std::uint16_t id, const Status&
       members.push_back({position, roster_.bell_of(position)});
     }
   }
-  const auto channel = std::make_shared<Channel>(worker_, TagLayout::kNotes, std::move(members), 0, control_domain_);
+  const auto channel = std::make_shared<Channel>(carrier_for(control_board_.get()), TagLayout::kNotes, std::move(members), 0, control_domain_);
   engine_.post(std::make_shared<Notes>(channel, messages, note), Follow::leaves);
 }
 

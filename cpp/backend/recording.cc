@@ -8,7 +8,7 @@
 
 namespace torch_ucc {
 
-trace::Route UccBackend::route_of(const Call& call, const Prepared& prepared) {
+trace::Route UccBackend::route_of(const Call& call, const Prepared& prepared) const {
   switch (prepared.path) {
     case Path::nothing:
       return trace::Route::none;
@@ -17,7 +17,7 @@ trace::Route UccBackend::route_of(const Call& call, const Prepared& prepared) {
     case Path::collective:
       return call.device_memory ? trace::Route::native : trace::Route::ucc;
     case Path::messages:
-      return trace::Route::messages;
+      return membership_.messages_in_memory ? trace::Route::memory : trace::Route::messages;
   }
   return trace::Route::none;
 }

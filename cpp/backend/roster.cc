@@ -69,19 +69,14 @@ Roster::Roster(std::vector<std::int64_t> global_ranks, int self, std::vector<Pee
       bells_(find_bells(peers_, self_)),
       plan_(neighbourhoods(peers_)) {}
 
-std::vector<std::string> Roster::take_worker_addresses() {
-  std::vector<std::string> addresses;
-  addresses.reserve(peers_.size());
-  for (PeerRecord& peer : peers_) {
-    addresses.push_back(std::move(peer.address));
-  }
-  return addresses;
-}
-
 std::vector<std::uint64_t> Roster::everybody() const {
   std::vector<std::uint64_t> positions(peers_.size());
   std::iota(positions.begin(), positions.end(), std::uint64_t{0});
   return positions;
+}
+
+bool Roster::needs_ucx_for_messages() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const PeerRecord& peer) { return peer.messages == "ucx"; });
 }
 
 bool Roster::covers(const std::vector<std::int64_t>& global_ranks) const {

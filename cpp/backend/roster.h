@@ -32,12 +32,12 @@ class Roster {
   std::uint64_t self() const { return self_; }
   const PeerRecord& record(std::uint64_t position) const { return peers_[position]; }
   const LinePlan& plan() const { return plan_; }
-  // Moves the members' worker addresses out, by position. Called once: the addresses are long, and
-  // no other code needs them.
-  std::vector<std::string> take_worker_addresses();
   std::vector<std::uint64_t> everybody() const;
   // The number of members that share the cores of this process, including itself.
   int ranks_on_cores() const { return torch_ucc::ranks_on_cores(peers_, static_cast<int>(self_)); }
+
+  // Whether some member needs UCX for its messages, so that all use it.
+  bool needs_ucx_for_messages() const;
 
   // Whether all of these ranks are members, and the positions of such ranks.
   bool covers(const std::vector<std::int64_t>& global_ranks) const;

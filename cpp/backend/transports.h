@@ -1,12 +1,15 @@
-// Polls UCC's context and our UCX worker as one Pollable.
+// Polls all that carries data as one Pollable: UCC's context, our UCX worker, and the mail.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "device/direct.h"
+#include "messages/mixed_carrier.h"
 #include "progress/pollable.h"
+#include "shm/mail.h"
 #include "ucc/context.h"
 #include "ucx/worker.h"
 
@@ -16,11 +19,25 @@ class Transports final : public Pollable {
  public:
   // The arguments must outlive this object. `on_note` is called with each note that arrives. The
   // calling thread has the baton, so `on_note` must neither block nor throw.
-  Transports(UccContext& collectives, UcxWorker& messages, const Direct& direct, std::function<void(const std::string&)> on_note)
-      : collectives_(collectives), messages_(messages), direct_(direct), on_note_(std::move(on_note)) {}
+  Transports(UccContext& collectives, const Direct& direct, std::function<void(const std::string&)> on_note)
+      : collectives_(collectives), direct_(direct), on_note_(std::move(on_note)) {}
+
+  // Adds what carries messages. It must outlive this object.
+  void use(LoopToken& token, UcxWorker& worker) {
+    token.check();
+    worker_ = &worker;
+  }
+  void use(LoopToken& token, shm::Mail& mail) {
+    token.check();
+    mail_ = &mail;
+  }
+  void use(LoopToken& token, MixedCarrier& mixed) {
+    token.check();
+    mixed_ = &mixed;
+  }
 
   Status progress(LoopToken& token) override {
-    // Over TCP each poll asks the kernel, so a library with nothing in flight is polled only in
+    // Over TCP each poll asks the kernel, so what has nothing in flight is polled only in
     // some rounds. It is polled at all because a peer may want to connect.
     const bool look = ++rounds_ % kRoundsPerLook == 0;
     const Direct::OnDevice current(token, direct_);
@@ -28,23 +45,36 @@ class Transports final : public Pollable {
     if (look || collectives_.outstanding(token) != 0) {
       status = collectives_.progress(token);
     }
-    if (look || messages_.outstanding(token) != 0) {
-      Status messages = messages_.progress(token);
-      status = status.ok() ? messages : status;
-    }
-    if (look) {
-      if (const auto note = messages_.take_note(token)) {
-        on_note_(*note);
-      }
+    poll(token, worker_, look, status);
+    poll(token, mail_, look, status);
+    if (mixed_ != nullptr && mixed_->outstanding(token) != 0) {
+      Status polled = mixed_->progress(token);
+      status = status.ok() ? std::move(polled) : status;
     }
     return status;
   }
 
  private:
+  template <typename Messages>
+  void poll(LoopToken& token, Messages* messages, bool look, Status& status) {
+    if (messages == nullptr || (!look && messages->outstanding(token) == 0)) {
+      return;
+    }
+    Status polled = messages->progress(token);
+    if (status.ok()) {
+      status = std::move(polled);
+    }
+    if (const auto note = look ? messages->take_note(token) : std::nullopt) {
+      on_note_(*note);
+    }
+  }
+
   static constexpr unsigned kRoundsPerLook = 64;
 
   UccContext& collectives_;
-  UcxWorker& messages_;
+  UcxWorker* worker_ = nullptr;
+  shm::Mail* mail_ = nullptr;
+  MixedCarrier* mixed_ = nullptr;
   const Direct& direct_;
   const std::function<void(const std::string&)> on_note_;
   unsigned rounds_ = 0;

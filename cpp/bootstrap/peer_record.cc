@@ -12,25 +12,23 @@
 #include <system_error>
 
 #include "base/core.h"
-#include "base/hex.h"
 #include "base/host.h"
 #include "base/status.h"
 
 namespace torch_ucc {
 namespace {
 
-// The fields that are encoded as plain text, in this order. The address in hex, the pid and the
-// agreed values follow.
-constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 6> kTexts{{
+// The fields that are encoded as plain text, in this order. The pid and the agreed values follow.
+constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 7> kTexts{{
     {"host", &PeerRecord::host},
     {"host_id", &PeerRecord::host_id},
     {"nonce", &PeerRecord::nonce},
     {"bell", &PeerRecord::bell},
     {"arena", &PeerRecord::arena},
     {"cores", &PeerRecord::cores},
+    {"messages", &PeerRecord::messages},
 }};
-constexpr std::size_t kAddress = kTexts.size();
-constexpr std::size_t kPid = kAddress + 1;
+constexpr std::size_t kPid = kTexts.size();
 constexpr std::size_t kAgreed = kPid + 1;
 
 std::string shown(const std::optional<std::string>& value) { return value ? "'" + *value + "'" : "not set"; }
@@ -60,7 +58,6 @@ std::string PeerRecord::encode() const {
   for (const auto& [name, text] : kTexts) {
     fields.emplace_back(name, this->*text);
   }
-  fields.emplace_back("address", to_hex(address));
   fields.emplace_back("pid", std::to_string(pid));
   fields.insert(fields.end(), agreed.begin(), agreed.end());
   return encode_values(fields);
@@ -72,11 +69,6 @@ PeerRecord PeerRecord::decode(const std::string& text) {
   for (std::size_t i = 0; i < kTexts.size(); ++i) {
     record.*kTexts.at(i).second = value_at(fields, i, kTexts.at(i).first);
   }
-  std::optional<std::string> address = from_hex(value_at(fields, kAddress, "address"));
-  if (!address) {
-    refuse_published();
-  }
-  record.address = *std::move(address);
   const std::string& pid = value_at(fields, kPid, "pid");
   if (const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), record.pid);
       error != std::errc() || end != pid.data() + pid.size()) {

@@ -18,7 +18,7 @@ struct PeerRecord {
   std::string bell;     // address of the bell, for processes on the same host: see progress/bell.h
   std::string arena;    // address of the shared memory for collectives: see shm/arena.h; may be empty
   std::string cores;    // the cores that the rank may run on, as text to compare: see base/core.h
-  std::string address;  // the address of the UCX worker, as bytes
+  std::string messages; // "ucx" if this rank needs UCX for messages, because of device memory
   // In the process's own pid namespace: UCC tells processes apart by host and pid
   long pid = 0;
   NamedValues agreed;  // what must be equal on all ranks: settings, library versions
@@ -30,7 +30,8 @@ struct PeerRecord {
   std::string encode() const;
   // Throws StatusError (transport) if the text is not what encode() makes.
   static PeerRecord decode(const std::string& text);
-  // Returns the record of this process. The caller fills in `bell`, `arena` and `address`.
+  // Returns the record of this process. The caller fills in `bell`, `arena` and
+  // `messages`.
   static PeerRecord here(NamedValues agreed);
 };
 

@@ -23,7 +23,7 @@ std::optional<Type> MemoryTypes<Type>::of(c10::Device device) {
   return std::nullopt;
 }
 
-template class MemoryTypes<ucs_memory_type_t>;
+template class MemoryTypes<MessageMemory>;
 template class MemoryTypes<ucc_memory_type_t>;
 
 void Direct::begin(LoopToken& token, const c10::Stream& stream) {

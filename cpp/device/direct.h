@@ -54,7 +54,7 @@ class MemoryTypes {
 // One object for each context.
 class Direct {
  public:
-  MemoryTypes<ucs_memory_type_t> messages{"messages", "TORCH_UCC_DEVICE_P2P=direct", "UCX"};
+  MemoryTypes<MessageMemory> messages{"messages", "TORCH_UCC_DEVICE_P2P=direct", "UCX"};
   MemoryTypes<ucc_memory_type_t> collectives{"collectives", "TORCH_UCC_DEVICE_COLLECTIVES=native", "UCC"};
   // The current device when UCC started. UCC works only in the memory of this device.
   std::optional<c10::Device> device_of_collectives{};

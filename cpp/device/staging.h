@@ -58,7 +58,7 @@ class Staging {
   std::function<void()> on_the_way_back(std::function<void()> store) const;
 
   // UCX's type of the memory of a device tensor that passed unchanged, if one did.
-  std::optional<ucs_memory_type_t> memory() const { return memory_; }
+  std::optional<MessageMemory> memory() const { return memory_; }
 
   // Called once the call is known to be right. Puts the copies to the host behind what the caller
   // has queued so far, and returns them ready for Copies::begin(). `prepared` are all operations of
@@ -86,7 +86,7 @@ class Staging {
   const Call& call_;
   Lanes& lanes_;
   const std::shared_ptr<Direct>* const direct_;  // null: always use stand-ins
-  std::optional<ucs_memory_type_t> memory_;
+  std::optional<MessageMemory> memory_;
   std::optional<c10::Device> device_;  // of all tensors so far
   std::shared_ptr<Copies> copies_;     // null while all tensors are on the host
 

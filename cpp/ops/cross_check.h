@@ -12,8 +12,8 @@
 #include "ops/prepared.h"
 #include "progress/op_decorator.h"
 #include "ucc/team.h"
-#include "ucx/channel.h"
-#include "ucx/messages.h"
+#include "messages/channel.h"
+#include "messages/messages.h"
 
 namespace torch_ucc {
 

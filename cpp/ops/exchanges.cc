@@ -32,7 +32,7 @@ Message receive_of(int peer, const at::Tensor& landing, std::size_t offset, std:
 class Moves {
  public:
   // For a message, with the memory type of its tensor if it is in device memory.
-  explicit Moves(std::optional<ucs_memory_type_t> memory = {}) : memory_(memory) {}
+  explicit Moves(std::optional<MessageMemory> memory = {}) : memory_(memory) {}
   // For a collective: through shared memory if the group has some, else in messages.
   Moves(const Call& call, shm::Movement::Kind kind) {
     if (call.through_memory()) {
@@ -123,7 +123,7 @@ class Moves {
     }
   }
 
-  const std::optional<ucs_memory_type_t> memory_;  // of all messages, if it is a device's
+  const std::optional<MessageMemory> memory_;  // of all messages, if it is a device's
   std::optional<shm::Movement::Kind> kind_;        // empty: in messages
   std::size_t rank_ = 0;
   std::vector<Part> sources_;  // by rank, like the destinations
@@ -220,7 +220,7 @@ std::vector<std::size_t> offsets_of(const std::vector<std::size_t>& bytes) {
   return offsets;
 }
 
-void check_movable(const Call& call, const at::Tensor& tensor, std::optional<ucs_memory_type_t> memory) {
+void check_movable(const Call& call, const at::Tensor& tensor, std::optional<MessageMemory> memory) {
   memory ? check_dense(call, tensor, "the tensor") : check_sendable(call, tensor, "the tensor");
 }
 
@@ -235,7 +235,7 @@ void check_message(const Call& call) {
 
 }  // namespace
 
-Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory) {
+Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<MessageMemory> memory) {
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
   check_movable(call, tensor, memory);
   check_message(call);
@@ -247,7 +247,7 @@ Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memo
   return prepared;
 }
 
-Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory) {
+Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<MessageMemory> memory) {
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
   check_movable(call, tensor, memory);
   check_writable(call, tensor, "the tensor");

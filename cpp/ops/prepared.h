@@ -15,7 +15,7 @@
 #include "ops/call.h"
 #include "shm/movement.h"
 #include "ucc/collective.h"
-#include "ucx/messages.h"
+#include "messages/messages.h"
 
 namespace torch_ucc {
 
@@ -140,8 +140,8 @@ Prepared prepare_barrier(const Call& call);
 // Data that is only moved, in messages. Tensors may have any sizes; a receive fails if the message
 // has another size than the tensor. If `memory` is given, the tensor is in device memory of this
 // type and must be plain. Else it is on the host.
-Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory = {});
-Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<ucs_memory_type_t> memory = {});
+Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<MessageMemory> memory = {});
+Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<MessageMemory> memory = {});
 Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs, std::int64_t root);
 Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, std::int64_t root);
 Prepared prepare_alltoall(const Call& call, Tensors& outputs, Tensors& inputs);

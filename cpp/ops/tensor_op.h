@@ -15,8 +15,8 @@
 #include "shm/collective.h"
 #include "ucc/collective.h"
 #include "ucc/team.h"
-#include "ucx/channel.h"
-#include "ucx/messages.h"
+#include "messages/channel.h"
+#include "messages/messages.h"
 
 namespace torch_ucc {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 namespace torch_ucc::shm {
@@ -34,6 +35,7 @@ std::size_t Arena::slot_bytes(std::size_t ranks) {
 
 void Arena::map(std::uint64_t self, const std::vector<Neighbour>& neighbours) {
   self_ = self;
+  neighbours_in_all_ = neighbours.size();
   slot_bytes_ = slot_bytes(neighbours.size() + 1);
   faces_ = std::min(kGroups, (kBytes - offset_of(0)) / face_bytes());
   const std::size_t mapped = offset_of(0) + faces_ * face_bytes();
@@ -71,7 +73,23 @@ std::string Arena::why_not() const {
 
 std::size_t Arena::face_bytes() const { return kPage + kDepth * slot_bytes_; }
 
-std::size_t Arena::offset_of(std::uint16_t id) const { return align(sizeof(Head)) + id * face_bytes(); }
+std::size_t Arena::offset_of(std::uint16_t id) const {
+  return align(sizeof(Head)) + (neighbours_in_all_ + 1) * MailBox::total_bytes() + id * face_bytes();
+}
+
+std::size_t Arena::place_of(std::uint64_t position) const {
+  const auto before = std::distance(neighbours_.begin(), neighbours_.lower_bound(position));
+  return static_cast<std::size_t>(before) + (self_ < position ? 1 : 0);
+}
+
+MailBox* Arena::box_in(const SharedMemory& memory, std::uint64_t reader) const {
+  return reinterpret_cast<MailBox*>(static_cast<char*>(memory.data()) + align(sizeof(Head)) +
+                                    place_of(reader) * MailBox::total_bytes());
+}
+
+Arena::Boxes Arena::boxes_with(std::uint64_t position) {
+  return {box_in(own_, position), box_in(neighbours_.at(position), self_)};
+}
 
 Board::Place Arena::place_in(const SharedMemory& memory, std::uint16_t id) const {
   char* const face = static_cast<char*>(memory.data()) + offset_of(id);

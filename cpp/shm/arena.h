@@ -1,5 +1,5 @@
-// The memory of one process for the boards of all groups of a context, and the mapped memory of its
-// neighbours, which are the other ranks of the context on its host.
+// The memory of one process for the boards of all groups of a context and for messages, and the
+// mapped memory of its neighbours, which are the other ranks of the context on its host.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include "progress/bell.h"
 #include "progress/failure_domain.h"
 #include "shm/board.h"
+#include "shm/mail_box.h"
 
 namespace torch_ucc::shm {
 
@@ -49,6 +50,13 @@ class Arena {
   // Why it is not common, as far as this process knows. Only valid once is_common() is false.
   std::string why_not() const;
 
+  // The memory for messages between this process and a neighbour. Only valid once is_common() is true.
+  struct Boxes {
+    MailBox* mine;
+    const MailBox* theirs;
+  };
+  Boxes boxes_with(std::uint64_t position);
+
   // Makes the board of a group. Returns null if it cannot be: the arena is not common, a member is
   // no neighbour, or the number is too high. All members get the same answer. `id` differs from
   // that of any other group that the context ever had; `positions` are by rank of the group. The
@@ -78,11 +86,15 @@ class Arena {
   std::size_t face_bytes() const;
   // Where the face of a group begins in the memory of any process.
   std::size_t offset_of(std::uint16_t id) const;
+  // The place of a process among the processes of the host, by position.
+  std::size_t place_of(std::uint64_t position) const;
+  MailBox* box_in(const SharedMemory& memory, std::uint64_t reader) const;
   Board::Place place_in(const SharedMemory& memory, std::uint16_t id) const;
 
   SharedMemory own_;
   std::size_t slot_bytes_ = 0;
   std::size_t faces_ = 0;  // for how many groups there is room
+  std::size_t neighbours_in_all_ = 0;  // also those that cannot be mapped
   std::map<std::uint64_t, SharedMemory> neighbours_;
   std::uint64_t self_ = 0;
   std::string missing_;  // the neighbour that cannot be mapped, if there is one

@@ -3,11 +3,95 @@
 #include <algorithm>
 #include <utility>
 
+#include "messages/tag_layout.h"
 #include "ucx/config.h"
 #include "ucx/status.h"
-#include "ucx/tag_layout.h"
 
 namespace torch_ucc {
+namespace {
+
+// The data of a small message lies in its parcel, where UCX reads and writes it directly. That is
+// faster than a callback.
+bool is_small(const Parcel& parcel) { return !parcel.message().direct && parcel.bytes() <= sizeof(parcel.small); }
+
+// A generic datatype of UCX: UCX calls pack() for each part of a message that it sends and unpack()
+// for each part that has arrived, in any order. The buffer that UCX is given is the parcel.
+struct Copier {
+  static void* begin_pack(void* /*context*/, const void* parcel, std::size_t /*count*/) { return const_cast<void*>(parcel); }
+  static void* begin_unpack(void* /*context*/, void* parcel, std::size_t /*count*/) { return parcel; }
+  static std::size_t packed_size(void* parcel) { return static_cast<Parcel*>(parcel)->bytes(); }
+
+  static std::size_t pack(void* state, std::size_t offset, void* to, std::size_t room) {
+    auto& parcel = *static_cast<Parcel*>(state);
+    const std::size_t bytes = std::min(room, parcel.bytes() - offset);
+    parcel.pack(offset, to, bytes);  // cannot fail: what is still to be sent was copied
+    return bytes;
+  }
+  static ucs_status_t unpack(void* state, std::size_t offset, const void* from, std::size_t length) {
+    static_cast<Parcel*>(state)->unpack(offset, from, length);
+    return UCS_OK;
+  }
+  static void end(void* /*parcel*/) {}
+
+  static ucp_datatype_t type() {
+    static const ucp_datatype_t one = [] {
+      const ucp_generic_dt_ops_t calls{begin_pack, begin_unpack, packed_size, pack, unpack, end};
+      ucp_datatype_t made{};
+      throw_if_error(from_ucx(ucp_dt_create_generic(&calls, nullptr, &made), "ucp_dt_create_generic"));
+      return made;
+    }();
+    return one;
+  }
+};
+
+// They run inside progress() and only record how a message ended. The parcel of a message in flight
+// has UCX's request as its handle, if that can be cancelled.
+struct Callbacks {
+  static void sent(void* request, ucs_status_t status, void* parcel) {
+    static_cast<Parcel*>(parcel)->ended(from_ucx(status));
+    ucp_request_free(request);
+  }
+  static void received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* data) {
+    auto& parcel = *static_cast<Parcel*>(data);
+    if (status != UCS_OK && status != UCS_ERR_MESSAGE_TRUNCATED) {
+      parcel.ended(from_ucx(status));
+    } else {
+      if (status == UCS_OK && info->length == parcel.bytes() && is_small(parcel)) {
+        parcel.unpack(0, parcel.small.data(), parcel.bytes());
+      }
+      parcel.ended({}, TagLayout::source_of(info->sender_tag), info->length);
+    }
+    ucp_request_free(request);
+  }
+};
+
+// What UCX is given of a parcel.
+struct Buffer {
+  explicit Buffer(Parcel& parcel) : data(&parcel) {
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.user_data = &parcel;
+    if (parcel.message().direct || is_small(parcel)) {
+      param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+      param.memory_type = static_cast<ucs_memory_type_t>(parcel.message().direct.value_or(UCS_MEMORY_TYPE_HOST));
+      data = is_small(parcel) ? parcel.small.data() : parcel.message().data;
+      count = parcel.bytes();
+    } else {
+      param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+      param.datatype = Copier::type();
+    }
+  }
+  void receives() {
+    // Only the callback learns the source of a message that is too long
+    param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    param.cb.recv = Callbacks::received;
+  }
+
+  ucp_request_param_t param{};
+  void* data;
+  std::size_t count = 1;
+};
+
+}  // namespace
 
 UcxWorker::UcxWorker(const NamedValues& options) {
   const UcxConfig config = read_ucx_config(options);
@@ -58,10 +142,10 @@ void UcxWorker::set_peers(std::vector<std::string> addresses) {
   endpoints_.resize(addresses_.size());
 }
 
-std::optional<ucs_memory_type_t> UcxWorker::memory_type(const std::string& name) const {
+std::optional<MessageMemory> UcxWorker::memory_type(const std::string& name) const {
   for (unsigned type = UCS_MEMORY_TYPE_HOST; type < UCS_MEMORY_TYPE_LAST; ++type) {
     if ((memory_types_ >> type & 1U) != 0 && name == ucs_memory_type_names[type]) {
-      return static_cast<ucs_memory_type_t>(type);
+      return static_cast<MessageMemory>(type);
     }
   }
   return std::nullopt;
@@ -84,6 +168,66 @@ Status UcxWorker::progress(LoopToken& token) {
   token.check();
   ucp_worker_progress(worker_.get());
   return {};
+}
+
+void UcxWorker::send(LoopToken& token, std::uint64_t position, std::uint64_t tag, Parcel& parcel) {
+  parcel.begin(token, *this);
+  Buffer buffer(parcel);
+  buffer.param.cb.send = Callbacks::sent;
+  if (is_small(parcel)) {
+    parcel.pack(0, buffer.data, buffer.count);
+  }
+  try {
+    void* const request = ucp_tag_send_nbx(endpoint(token, position), buffer.data, buffer.count, tag, &buffer.param);
+    if (!UCS_PTR_IS_PTR(request)) {
+      parcel.ended(from_ucx(UCS_PTR_STATUS(request)));
+    }
+  } catch (const StatusError& error) {
+    parcel.ended(error.status());
+  }
+}
+
+void UcxWorker::receive(LoopToken& token, std::uint64_t /*position*/, std::uint64_t tag, Parcel& parcel) {
+  receive_matching(token, tag, TagLayout::kExact, parcel);
+}
+
+void UcxWorker::receive_from_any(LoopToken& token, std::uint64_t tag, Parcel& parcel) {
+  receive_matching(token, tag, TagLayout::kAnySource, parcel);
+}
+
+bool UcxWorker::receive_arrived(LoopToken& token, std::uint64_t tag, Parcel& parcel) {
+  ucp_tag_recv_info_t info{};
+  ucp_tag_message_h const message = ucp_tag_probe_nb(handle(token), tag, TagLayout::kAnySource, 1, &info);
+  if (message == nullptr) {
+    return false;
+  }
+  parcel.begin(token, *this);
+  Buffer buffer(parcel);
+  buffer.receives();
+  void* const request = ucp_tag_msg_recv_nbx(handle(token), buffer.data, buffer.count, message, &buffer.param);
+  if (!UCS_PTR_IS_PTR(request)) {
+    parcel.ended(from_ucx(UCS_PTR_STATUS(request)));
+  }
+  return true;
+}
+
+void UcxWorker::receive_matching(LoopToken& token, std::uint64_t tag, std::uint64_t mask, Parcel& parcel) {
+  parcel.begin(token, *this);
+  Buffer buffer(parcel);
+  buffer.receives();
+  void* const request = ucp_tag_recv_nbx(handle(token), buffer.data, buffer.count, tag, mask, &buffer.param);
+  if (UCS_PTR_IS_PTR(request)) {
+    parcel.handle = request;
+  } else {
+    parcel.ended(from_ucx(UCS_PTR_STATUS(request)));
+  }
+}
+
+// Cancels a receive that no message has matched. UCX calls its callback at once.
+void UcxWorker::cancel(LoopToken& token, Parcel& parcel) {
+  if (parcel.handle != nullptr) {
+    ucp_request_cancel(handle(token), parcel.handle);
+  }
 }
 
 std::optional<std::string> UcxWorker::take_note(LoopToken& token) {

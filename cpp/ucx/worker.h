@@ -1,5 +1,5 @@
-// Our own UCX worker, for messages and for the collectives that are made of messages. UCC does not
-// share its worker.
+// Our own UCX worker, which carries messages between hosts, and on a host without shared memory. UCC
+// does not share its worker.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -13,14 +13,14 @@
 #include "base/settings.h"
 #include "base/status.h"
 #include "base/unique_handle.h"
+#include "messages/carrier.h"
 #include "progress/loop_token.h"
-#include "progress/pollable.h"
 
 namespace torch_ucc {
 
 // Members that take a LoopToken need the baton. The worker makes the endpoint to a peer at the
 // first message to that peer, without the peer's help.
-class UcxWorker : public CountingPollable {
+class UcxWorker final : public Carrier {
  public:
   // Throws StatusError. `options` are those of read_ucx_config(). With the options that UCC gets,
   // UCX chooses the same transports for this worker.
@@ -39,7 +39,7 @@ class UcxWorker : public CountingPollable {
 
   // UCX's type of the memory with this name (in UCX's words), if its transports can send and
   // receive in that memory; else nothing. Any thread; the answer never changes.
-  std::optional<ucs_memory_type_t> memory_type(const std::string& name) const;
+  std::optional<MessageMemory> memory_type(const std::string& name) const;
 
   // The endpoint to a peer, which is made at its first use. Throws StatusError.
   ucp_ep_h endpoint(LoopToken& token, std::size_t position);
@@ -49,6 +49,15 @@ class UcxWorker : public CountingPollable {
   }
 
   Status progress(LoopToken& token) override;
+
+  // UCX packs and unpacks host memory through callbacks, so it never sees memory of a caller. It
+  // cannot take back what is being sent.
+  void send(LoopToken& token, std::uint64_t position, std::uint64_t tag, Parcel& parcel) override;
+  void receive(LoopToken& token, std::uint64_t position, std::uint64_t tag, Parcel& parcel) override;
+  void receive_from_any(LoopToken& token, std::uint64_t tag, Parcel& parcel) override;
+  bool receive_arrived(LoopToken& token, std::uint64_t tag, Parcel& parcel) override;
+  void cancel(LoopToken& token, Parcel& parcel) override;
+  bool cancels_at_once(std::uint64_t /*position*/) const override { return false; }
 
   // Returns the text of a note from a peer, if one has arrived. A note is a message that no
   // operation receives. The peer sends it on a channel of the group TagLayout::kNotes as rank 0,
@@ -65,6 +74,7 @@ class UcxWorker : public CountingPollable {
 
  private:
   bool is_unused() const;
+  void receive_matching(LoopToken& token, std::uint64_t tag, std::uint64_t mask, Parcel& parcel);
 
   UniqueHandle<ucp_context_h, ucp_cleanup> context_;
   UniqueHandle<ucp_worker_h, ucp_worker_destroy> worker_;

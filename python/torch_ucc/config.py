@@ -145,7 +145,7 @@ class Config:
     host_path: bool = _setting(
         True,
         _switch,
-        "Run collectives of ranks on one host through shared memory of this package, not through UCC.",
+        "Let ranks of one host communicate through shared memory of this package, not by UCC and UCX.",
         agreed=True,
     )
     life_lines: bool = _setting(

@@ -27,7 +27,7 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     warning tells, and `differences`. `options` has what the two libraries are told for this group, and by
     whom. `operations` names what serves each: memory that the ranks share, UCC, messages or the store; for
     the algorithm that UCC takes at a size there is `torch-ucc plan --op`. `why_not_through_memory` is empty
-    if collectives go through memory that the ranks share.
+    if the group goes through memory that its ranks share.
     """
     return described(group)[0]
 
@@ -54,7 +54,7 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], p
     why_not = backend.why_not_through_memory if backend is not None else "the group has no backend of ours"
     planned_here = agreed.plan.about(ON_ONE_HOST)
     if why_not and len(set(hosts)) == 1 and planned_here and planned_here.value == IN_MEMORY:
-        differ.append(f"{ON_ONE_HOST}: the plan says {IN_MEMORY}, and UCC serves the group: {why_not}")
+        differ.append(f"{ON_ONE_HOST}: the plan says {IN_MEMORY}, and UCC and UCX serve the group: {why_not}")
     for text in differ:
         warnings.warn(f"ucc: {text}", RuntimeWarning, stacklevel=2)
     about = {

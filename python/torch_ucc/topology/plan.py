@@ -37,7 +37,7 @@ from torch_ucc.topology.user import (
 
 SAME_HOST, OTHER_HOST = "same host", "other host"
 ON_ONE_HOST = "within a host"
-IN_MEMORY = "collectives through memory that the ranks share"
+IN_MEMORY = "memory that the ranks share"
 PLAN, UCX, UCC, US = "the plan", "UCX", "UCC", "torch_ucc"
 
 
@@ -261,12 +261,13 @@ def _segments(job: Job) -> Choice:
 def _on_one_host(job: Job) -> Choice:
     setting = HOST_PATH[0]
     if (said := _user(job, HOST_PATH)).endswith("=0"):
-        return Choice(ON_ONE_HOST, "collectives by UCC", "set by the user", setting, said)
+        return Choice(ON_ONE_HOST, "UCC and UCX", "set by the user", setting, said)
     return Choice(
         ON_ONE_HOST,
         IN_MEMORY,
-        "a group whose ranks are all on one host needs no transport there: each rank writes to memory of its "
-        "own, and the others read it. Where they cannot map this memory, UCC serves the group",
+        "each rank writes to memory of its own, and the others read it: collectives of groups whose ranks are "
+        "all on one host, and messages between ranks of a host. Where ranks cannot map this memory, UCC and "
+        "UCX serve them, as the other rows say",
         setting,
         US,
     )

@@ -30,14 +30,16 @@ _MESSAGES = ("recv", "recv_any_source", "send", "sparse_all_reduce")
 
 
 def ways(in_memory: bool) -> dict[str, str]:
-    """By what each operation of a group goes: a collective of UCC, messages over UCX, or the job's store.
+    """By what each operation of a group goes: memory that its ranks share, a collective of UCC, messages over
+    UCX, or the job's store.
 
-    `in_memory` says whether the collectives of the group go through memory that its ranks share.
+    `in_memory` says whether the group goes through memory that its ranks share. In a group that spans hosts,
+    messages between ranks of one host go through such memory, too.
     """
     return {
         **dict.fromkeys(_COLLECTIVES, BY_MEMORY if in_memory else BY_UCC),
         **dict.fromkeys(_EXCHANGES, BY_MEMORY if in_memory else BY_MESSAGES),
-        **dict.fromkeys(_MESSAGES, BY_MESSAGES),
+        **dict.fromkeys(_MESSAGES, BY_MEMORY if in_memory else BY_MESSAGES),
         "monitored_barrier": BY_STORE,
     }
 

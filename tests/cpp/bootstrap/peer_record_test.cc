@@ -19,7 +19,7 @@ PeerRecord record(const std::string& host, long pid, NamedValues agreed = {}) {
           .bell = "bell",
           .arena = "arena",
           .cores = "0-1,",
-          .address = "address",
+          .messages = "ucx",
           .pid = pid,
           .agreed = std::move(agreed)};
 }
@@ -31,7 +31,7 @@ void expect_equal(const PeerRecord& a, const PeerRecord& b) {
   EXPECT_EQ(a.bell, b.bell);
   EXPECT_EQ(a.arena, b.arena);
   EXPECT_EQ(a.cores, b.cores);
-  EXPECT_EQ(a.address, b.address);
+  EXPECT_EQ(a.messages, b.messages);
   EXPECT_EQ(a.pid, b.pid);
   EXPECT_EQ(a.agreed, b.agreed);
 }
@@ -52,31 +52,6 @@ TEST(PeerRecord, SurvivesTheStore) {
   for (const PeerRecord& sent : {record("node1", 4711, {{"UCC library", "1.9.0"}, {"UCC_TLS", "ucp,self"}, {"empty", ""}}),
                                  record("", 1), record("node=2;\n\xc3\xa4", 2147483647L, {{"", "anonymous"}})}) {
     expect_equal(PeerRecord::decode(sent.encode()), sent);
-  }
-}
-
-// What UCX gives out is bytes: among them those that separate the fields of a record.
-TEST(PeerRecord, CarriesAnyBytesAsAnAddress) {
-  std::string every_byte;
-  for (int byte = 0; byte < 256; ++byte) {
-    every_byte += static_cast<char>(byte);
-  }
-  for (const std::string& address : {std::string(), std::string("\0", 1), every_byte, every_byte + every_byte}) {
-    PeerRecord sent = record("node1", 1, {{"a", "b"}});
-    sent.address = address;
-    expect_equal(PeerRecord::decode(sent.encode()), sent);
-  }
-}
-
-TEST(PeerRecord, RefusesAnAddressThatIsNoBytes) {
-  const std::string good = record("node1", 1).encode();
-  const std::string hex = "61646472657373";  // "address"
-  ASSERT_TRUE(contains(good, hex));
-  for (const std::string& address : {std::string("6"), hex.substr(1), "g" + hex.substr(1), hex.substr(0, 13) + " ",
-                                     "-1" + hex.substr(2), "0x" + hex.substr(2), std::string("address!")}) {
-    std::string text = good;
-    text.replace(text.find(hex), hex.size(), address);
-    EXPECT_THROW(PeerRecord::decode(text), StatusError) << address;
   }
 }
 

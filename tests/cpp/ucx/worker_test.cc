@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "fakes/ucx_job.h"
+#include "fakes/messages_job.h"
 
 namespace torch_ucc {
 namespace {

@@ -38,11 +38,8 @@ def on(ranks: int, *asked: tuple[str, int], **env: str) -> list[Route]:
 
 def test_in_shared_memory_neither_library_is_asked() -> None:
     for route in on(2, *[(op, 4096) for op in ask_routes.CALLS], TORCH_UCC_HOST_PATH="1"):
-        assert (
-            route.way == ways(in_memory=True)[route.op] == (BY_MESSAGES if route.op == "send" else BY_MEMORY)
-        )
-        assert not route.collectives, route
-        assert bool(route.protocols) == (route.way == BY_MESSAGES), route
+        assert route.way == ways(in_memory=True)[route.op] == BY_MEMORY
+        assert not route.collectives and not route.protocols, route
 
 
 def test_what_serves_an_operation_is_what_its_call_used() -> None:

@@ -48,7 +48,7 @@ def everything() -> tuple[dict[str, Any], str, dict[str, Any]]:
 def test_metrics_and_stats_tell_the_same() -> None:
     for rank, (stats, text, part) in enumerate(run_ranks(everything, 2)):
         assert stats["calls"] == 7 and stats["errors"] == 0 and stats["in_flight"] == 0
-        assert {path: each["calls"] for path, each in stats["paths"].items()} == {"memory": 6, "messages": 1}
+        assert {path: each["calls"] for path, each in stats["paths"].items()} == {"memory": 7}
         assert sum(each["bytes"] for each in stats["paths"].values()) == stats["bytes"]
         assert part["calls"] == 1 and list(part["operations"]) == ["all_reduce"]
 
@@ -57,7 +57,7 @@ def test_metrics_and_stats_tell_the_same() -> None:
         assert all(row["rank"] == str(rank) for rows in found.values() for row, _ in rows)
         assert len({group for group, _, _ in calls}) == 2 and sum(calls.values()) == 8
         assert calls["0", "all_reduce", "memory"] == 3
-        assert calls["0", "send" if rank == 0 else "recv", "messages"] == 1
+        assert calls["0", "send" if rank == 0 else "recv", "memory"] == 1
         assert sum(value for _, value in found["bytes_total"]) == stats["bytes"] + part["bytes"]
         (engine, in_flight), ((same, sleeps),) = found["in_flight"][0], found["sleeps_total"]
         assert engine == same and in_flight == 0 and sleeps >= stats["sleeps"]

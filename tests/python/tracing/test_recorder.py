@@ -33,7 +33,7 @@ def test_dump_and_stats_tell_every_operation() -> None:
             ("all_reduce", 3, 16, "memory"),
             ("broadcast", 4, 16, "memory"),
             ("all_gather_into_tensor", 5, 32, "memory"),
-            (message, 1, 16, "messages"),
+            (message, 1, 16, "memory"),
             ("barrier", 6, 0, "memory"),
         ]
         for record in dump.records:

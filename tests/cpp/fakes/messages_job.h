@@ -1,18 +1,23 @@
-// Ranks of a group in one process: real UCX workers, each with an engine of its own, driven in turn
-// by the test's thread.
+// Ranks of a group in one process, which send by UCX or through memory: each rank has a carrier and
+// an engine of its own, and the test's thread drives them in turn.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fakes/limits.h"
+#include "messages/messages.h"
 #include "progress/engine.h"
-#include "ucx/messages.h"
+#include "shm/mail.h"
+#include "ucx/worker.h"
 
 namespace torch_ucc {
 
@@ -60,34 +65,76 @@ class Transfer final : public Messages {
   const Status& status() const { return completion().status(); }
 };
 
-class UcxJob {
+enum class Way : unsigned char { ucx, memory };
+
+inline std::string name_of(const testing::TestParamInfo<Way>& info) { return info.param == Way::ucx ? "ByUcx" : "ThroughMemory"; }
+
+// The boxes of some processes, in one process.
+class Boxes {
+ public:
+  explicit Boxes(std::size_t size) : size_(size) {
+    for (std::size_t i = 0; i < size * size; ++i) {
+      boxes_.emplace_back(static_cast<char*>(std::aligned_alloc(shm::MailBox::kPage, bytes())), &std::free);
+      std::memset(boxes_.back().get(), 0, bytes());
+    }
+  }
+  // What `writer` writes for `reader`.
+  shm::MailBox* box(std::size_t writer, std::size_t reader) { return reinterpret_cast<shm::MailBox*>(boxes_[writer * size_ + reader].get()); }
+  std::vector<shm::Mail::Neighbour> neighbours_of(std::size_t self) {
+    std::vector<shm::Mail::Neighbour> neighbours;
+    for (std::size_t peer = 0; peer < size_; ++peer) {
+      if (peer != self) {
+        neighbours.push_back({peer, box(self, peer), box(peer, self), nullptr});
+      }
+    }
+    return neighbours;
+  }
+
+ private:
+  static std::size_t bytes() {
+    return (shm::MailBox::total_bytes() + shm::MailBox::kPage - 1) / shm::MailBox::kPage * shm::MailBox::kPage;
+  }
+
+  const std::size_t size_;
+  std::vector<std::unique_ptr<char, decltype(&std::free)>> boxes_;
+};
+
+class MessagesJob {
  public:
   static constexpr std::uint16_t kGroup = 7;
 
-  explicit UcxJob(int size) : ranks_(static_cast<std::size_t>(size)) {
+  MessagesJob(Way way, int size) : way_(way), boxes_(way == Way::memory ? static_cast<std::size_t>(size) : 0) {
     std::vector<std::string> addresses;
-    for (const Rank& rank : ranks_) {
-      addresses.push_back(rank.worker.address());
-    }
-    for (Rank& rank : ranks_) {
-      rank.worker.set_peers(addresses);
-      rank.engine.stop_background();
+    for (int rank = 0; rank < size; ++rank) {
+      std::unique_ptr<Carrier> carrier;
+      if (way == Way::ucx) {
+        carrier = std::make_unique<UcxWorker>();
+        addresses.push_back(static_cast<UcxWorker&>(*carrier).address());
+      } else {
+        const auto self = static_cast<std::uint64_t>(rank);
+        carrier = std::make_unique<shm::Mail>(self, boxes_.neighbours_of(self));
+      }
+      ranks_.push_back(std::make_unique<Rank>(std::move(carrier)));
     }
     for (int rank = 0; rank < size; ++rank) {
+      if (way == Way::ucx) {
+        worker(rank).set_peers(addresses);
+      }
+      engine(rank).stop_background();
       at(rank).channel = make_channel(rank, kGroup, at(rank).domain);
     }
   }
 
   // With messages left in flight the workers are left as they are, as in a process that ends in
   // disorder.
-  ~UcxJob() {
-    const bool idle = std::all_of(ranks_.begin(), ranks_.end(), [](Rank& rank) { return rank.outstanding() == 0; });
-    for (std::size_t i = 0; idle && i < ranks_.size(); ++i) {
-      ranks_[i].engine.with_baton(hard_limit(), [&](LoopToken& token) { ranks_[i].worker.destroy(token); });
+  ~MessagesJob() {
+    const bool idle = std::all_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->outstanding() == 0; });
+    for (int rank = 0; idle && way_ == Way::ucx && rank < size(); ++rank) {
+      engine(rank).with_baton(hard_limit(), [&](LoopToken& token) { worker(rank).destroy(token); });
     }
   }
-  UcxJob(const UcxJob&) = delete;
-  UcxJob& operator=(const UcxJob&) = delete;
+  MessagesJob(const MessagesJob&) = delete;
+  MessagesJob& operator=(const MessagesJob&) = delete;
 
   // Another group of the same ranks.
   std::shared_ptr<Channel> make_channel(int rank, std::uint16_t group, const std::shared_ptr<FailureDomain>& domain) {
@@ -95,18 +142,22 @@ class UcxJob {
     for (std::size_t position = 0; position < ranks_.size(); ++position) {
       members.push_back({position, nullptr});
     }
-    return std::make_shared<Channel>(worker(rank), group, std::move(members), rank, domain);
+    return std::make_shared<Channel>(carrier(rank), group, std::move(members), rank, domain);
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  UcxWorker& worker(int rank) { return at(rank).worker; }
+  Carrier& carrier(int rank) { return *at(rank).carrier; }
+  UcxWorker& worker(int rank) { return static_cast<UcxWorker&>(carrier(rank)); }  // only by UCX
+  shm::Mail& mail(int rank) { return static_cast<shm::Mail&>(carrier(rank)); }    // only through memory
+  Boxes& boxes() { return boxes_; }
+  Way way() const { return way_; }
   FailureDomain& domain(int rank) { return *at(rank).domain; }
   const std::shared_ptr<FailureDomain>& shared_domain(int rank) { return at(rank).domain; }
   Engine& engine(int rank) { return at(rank).engine; }
   const std::shared_ptr<Channel>& channel(int rank) { return at(rank).channel; }
   std::size_t outstanding(int rank) { return at(rank).outstanding(); }
   bool any_failed() const {
-    return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.domain->failed(); });
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->domain->failed(); });
   }
 
   struct How {
@@ -147,19 +198,21 @@ class UcxJob {
 
  private:
   struct Rank {
-    UcxWorker worker;
+    explicit Rank(std::unique_ptr<Carrier> its) : carrier(std::move(its)) {}
+
+    std::unique_ptr<Carrier> carrier;
     std::shared_ptr<FailureDomain> domain = std::make_shared<FailureDomain>("group");
-    Engine engine{worker, {}};
+    Engine engine{*carrier, {}};
     std::shared_ptr<Channel> channel;
 
     std::size_t outstanding() {
       std::size_t count = 0;
-      engine.with_baton(hard_limit(), [&](LoopToken& token) { count = worker.outstanding(token); });
+      engine.with_baton(hard_limit(), [&](LoopToken& token) { count = carrier->outstanding(token); });
       return count;
     }
   };
 
-  Rank& at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
+  Rank& at(int rank) { return *ranks_.at(static_cast<std::size_t>(rank)); }
 
   template <typename Condition>
   bool drive_until(Condition condition) {
@@ -173,8 +226,15 @@ class UcxJob {
     return true;
   }
 
-  std::vector<Rank> ranks_;
+  const Way way_;
+  Boxes boxes_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::pair<int, std::shared_ptr<Op>>> posted_;
+};
+
+class UcxJob final : public MessagesJob {
+ public:
+  explicit UcxJob(int size) : MessagesJob(Way::ucx, size) {}
 };
 
 }  // namespace torch_ucc

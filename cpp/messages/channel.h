@@ -1,4 +1,4 @@
-// The part of the UCX worker that belongs to one group: its members, their bells, and its tags.
+// What the messages of one group use: the carrier, the members with their bells, and the tags.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "messages/carrier.h"
+#include "messages/tag_layout.h"
 #include "progress/bell.h"
 #include "progress/failure_domain.h"
 #include "progress/loop_token.h"
-#include "ucx/tag_layout.h"
-#include "ucx/worker.h"
 
 namespace torch_ucc {
 
@@ -22,19 +22,33 @@ struct ChannelMember {
 class Channel {
  public:
   // `group` is 1..TagLayout::kMaxGroup and differs from that of any other channel ever made on the
-  // worker, or it is TagLayout::kNotes. `members` are in the order of their ranks. The operations
-  // of the channel fail together with `domain`. The worker must outlive the channel.
-  Channel(UcxWorker& worker, std::uint16_t group, std::vector<ChannelMember> members, int rank,
+  // carrier, or it is TagLayout::kNotes. `members` are in the order of their ranks. The operations
+  // of the channel fail together with `domain`. The carrier must outlive the channel.
+  Channel(Carrier& carrier, std::uint16_t group, std::vector<ChannelMember> members, int rank,
           std::shared_ptr<FailureDomain> domain)
-      : worker_(worker),
+      : carrier_(carrier),
         group_(group),
         members_(std::move(members)),
         bells_(bells_of(members_)),
         rank_(rank),
         domain_(std::move(domain)) {}
 
-  UcxWorker& worker() const { return worker_; }
-  ucp_ep_h endpoint(LoopToken& token, int rank) const { return worker_.endpoint(token, members_[index(rank)].position); }
+  Carrier& carrier() const { return carrier_; }
+  // Sends or receives what the message of the parcel says.
+  void post(LoopToken& token, Space space, std::uint32_t tag, Parcel& parcel) const {
+    const int peer = parcel.message().peer;
+    if (!parcel.receives()) {
+      carrier_.send(token, members_[index(peer)].position, tag_from(rank_, space, tag), parcel);
+    } else if (parcel.is_from_any()) {
+      carrier_.receive_from_any(token, tag_from(0, space, tag), parcel);
+    } else {
+      carrier_.receive(token, members_[index(peer)].position, tag_from(peer, space, tag), parcel);
+    }
+  }
+  // Whether a message that was posted can be taken back at once. Any thread.
+  bool cancels_at_once(const Message& message) const {
+    return message.peer != Message::kAnyRank && carrier_.cancels_at_once(members_[index(message.peer)].position);
+  }
   std::uint64_t tag_from(int source, Space space, std::uint32_t tag) const { return TagLayout::pack(space, group_, source, tag); }
 
   void ring(int rank) const {
@@ -63,7 +77,7 @@ class Channel {
     return bells;
   }
 
-  UcxWorker& worker_;
+  Carrier& carrier_;
   const std::uint16_t group_;
   const std::vector<ChannelMember> members_;
   const std::vector<const Bell*> bells_;  // of the members that have a bell

@@ -1,24 +1,27 @@
 // Messages that arrive, each at its place. What an operation does with many:
 // messages_operation_test.cc. Those that do not fit or fail: messages_failure_test.cc.
-#include "ucx/messages.h"
+#include "messages/messages.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
-#include "fakes/ucx_job.h"
+#include "fakes/messages_job.h"
 
 namespace torch_ucc {
 namespace {
+
+class MessagesTest : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Go, MessagesTest, testing::Values(Way::ucx, Way::memory), name_of);
 
 constexpr std::size_t kMegabyte = std::size_t{1} << 20U;
 
 // By the ways in which UCX sends them: nothing, within one packet, in several, by rendezvous.
 constexpr std::size_t kSizes[] = {0, 1, 100, 20000, 5 * kMegabyte};
 
-TEST(Messages, ArriveWhicheverSideIsFirst) {
-  UcxJob job(2);
+TEST_P(MessagesTest, ArriveWhicheverSideIsFirst) {
+  MessagesJob job(GetParam(), 2);
   for (const std::size_t size : kSizes) {
     for (const bool receiver_first : {false, true}) {
       Bytes sent = pattern(size, 1);
@@ -37,8 +40,8 @@ TEST(Messages, ArriveWhicheverSideIsFirst) {
   }
 }
 
-TEST(Messages, ArriveThoughNobodyWaitedForThemYet) {
-  UcxJob job(2);
+TEST_P(MessagesTest, ArriveThoughNobodyWaitedForThemYet) {
+  MessagesJob job(GetParam(), 2);
   for (const std::size_t size : kSizes) {
     Bytes early = pattern(size, 1);
     Bytes later = pattern(10, 2);
@@ -54,8 +57,8 @@ TEST(Messages, ArriveThoughNobodyWaitedForThemYet) {
   }
 }
 
-TEST(Messages, CrossInBothDirections) {
-  UcxJob job(2);
+TEST_P(MessagesTest, CrossInBothDirections) {
+  MessagesJob job(GetParam(), 2);
   std::vector<Bytes> sent = {pattern(5 * kMegabyte, 0), pattern(5 * kMegabyte, 1)};
   std::vector<Bytes> got(2, Bytes(5 * kMegabyte));
   for (const int rank : {0, 1}) {
@@ -67,8 +70,8 @@ TEST(Messages, CrossInBothDirections) {
   EXPECT_TRUE(got[1] == sent[0]);
 }
 
-TEST(Messages, ToOneselfArriveToo) {
-  UcxJob job(1);
+TEST_P(MessagesTest, ToOneselfArriveToo) {
+  MessagesJob job(GetParam(), 1);
   for (const std::size_t size : kSizes) {
     Bytes sent = pattern(size, 3);
     Bytes got(size);
@@ -84,9 +87,9 @@ TEST(Messages, ToOneselfArriveToo) {
   }
 }
 
-TEST(Messages, OfOneTagArriveInTheOrderInWhichTheyWereSent) {
+TEST_P(MessagesTest, OfOneTagArriveInTheOrderInWhichTheyWereSent) {
   constexpr int kCount = 60;
-  UcxJob job(2);
+  MessagesJob job(GetParam(), 2);
   std::vector<Bytes> sent;
   std::vector<Bytes> got;
   for (int i = 0; i < kCount; ++i) {  // large ones between small ones must not be overtaken
@@ -106,10 +109,10 @@ TEST(Messages, OfOneTagArriveInTheOrderInWhichTheyWereSent) {
   EXPECT_TRUE(got == sent);
 }
 
-TEST(Messages, AreToldApartByTagSpaceAndGroup) {
-  UcxJob job(2);
-  std::vector<UcxJob::How> at_sender;
-  std::vector<UcxJob::How> at_receiver;
+TEST_P(MessagesTest, AreToldApartByTagSpaceAndGroup) {
+  MessagesJob job(GetParam(), 2);
+  std::vector<MessagesJob::How> at_sender;
+  std::vector<MessagesJob::How> at_receiver;
   for (const std::uint16_t group : {std::uint16_t{1}, static_cast<std::uint16_t>(TagLayout::kMaxGroup)}) {
     for (const Space space : {Space::user, Space::collective}) {
       for (const std::uint32_t tag : {0U, 1U, 0xffffffffU}) {
@@ -135,10 +138,10 @@ TEST(Messages, AreToldApartByTagSpaceAndGroup) {
   EXPECT_EQ(got, sent);
 }
 
-TEST(Messages, FromAnyRankTellWhoSentThem) {
+TEST_P(MessagesTest, FromAnyRankTellWhoSentThem) {
   constexpr int kSenders = 4;
   constexpr std::size_t kSize = 300000;
-  UcxJob job(kSenders + 1);
+  MessagesJob job(GetParam(), kSenders + 1);
   std::vector<Bytes> sent;
   std::vector<Bytes> got(kSenders, Bytes(kSize));
   for (int rank = 0; rank < kSenders; ++rank) {

@@ -1,4 +1,4 @@
-#include "ucx/tag_layout.h"
+#include "messages/tag_layout.h"
 
 #include <gtest/gtest.h>
 

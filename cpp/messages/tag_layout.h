@@ -1,4 +1,4 @@
-// The 64 bits by which UCX matches the messages on a worker.
+// The 64 bits by which messages are matched.
 //
 //   space 1 | group 15 | source rank 16 | tag 32
 //
@@ -16,7 +16,7 @@ enum class Space : std::uint8_t { user = 0, collective = 1 };
 struct TagLayout {
   static constexpr int kMaxRanks = 1 << 16;
   static constexpr int kMaxGroup = (1 << 15) - 1;
-  // Instead of a group: notes to a process, see UcxWorker::take_note()
+  // Instead of a group: notes to a process, see UcxWorker::take_note() and Mail::take_note()
   static constexpr std::uint16_t kNotes = 0;
 
   static constexpr std::uint64_t kExact = ~std::uint64_t{0};

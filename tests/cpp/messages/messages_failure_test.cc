@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <new>
 #include <string>
+#include <tuple>
 
-#include "fakes/ucx_job.h"
-#include "ucx/messages.h"
+#include "fakes/messages_job.h"
+#include "messages/messages.h"
 
 namespace torch_ucc {
 namespace {
+
+class MessagesFailure : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Go, MessagesFailure, testing::Values(Way::ucx, Way::memory), name_of);
 
 constexpr std::size_t kMegabyte = std::size_t{1} << 20U;
 
@@ -20,7 +24,7 @@ void expect_invalid(const Transfer& op, const std::string& message) {
 }
 
 // That the group can still be used, for small and large messages.
-void expect_usable(UcxJob& job) {
+void expect_usable(MessagesJob& job) {
   for (const std::size_t size : {std::size_t{16}, 3 * kMegabyte}) {
     Bytes sent = pattern(size, 9);
     Bytes got(size);
@@ -39,13 +43,13 @@ struct Sizes {
   std::size_t expected = 0;
 };
 
-// Longer and shorter than expected, by the ways in which UCX sends them and across them.
+// Longer and shorter than expected, by the ways in which they are sent and across them.
 constexpr Sizes kMismatches[] = {
     {100, 50}, {10, 0}, {20000, 10000}, {5 * kMegabyte, 4 * kMegabyte}, {5 * kMegabyte, 100}, {kMegabyte, 0},
     {50, 100}, {0, 10}, {10000, 20000}, {4 * kMegabyte, 5 * kMegabyte}, {100, 5 * kMegabyte}, {0, kMegabyte},
 };
 
-class SizeMismatch : public testing::TestWithParam<int> {
+class SizeMismatch : public testing::TestWithParam<std::tuple<Way, int>> {
  protected:
   enum class First : unsigned char { sender, receiver };
 
@@ -54,7 +58,7 @@ class SizeMismatch : public testing::TestWithParam<int> {
   std::shared_ptr<Transfer> exchange(const Sizes& sizes, First first) {
     Bytes sent = pattern(sizes.sent, 1);
     Bytes got = Bytes(sizes.expected + kGuard, kUntouched);
-    const Message receiving{Message::Kind::receive, GetParam(), got.data(), sizes.expected};
+    const Message receiving{Message::Kind::receive, std::get<int>(GetParam()), got.data(), sizes.expected};
     const auto early = first == First::receiver ? job_.post(0, {receiving}) : nullptr;
     const auto send = job_.post(1, {send_to(0, sent)});
     if (first == First::sender) {  // who has got the later message has seen the first
@@ -71,7 +75,7 @@ class SizeMismatch : public testing::TestWithParam<int> {
 
   static constexpr std::ptrdiff_t kGuard = 4096;
   static constexpr std::uint8_t kUntouched = 0xa5;
-  UcxJob job_{2};
+  MessagesJob job_{std::get<Way>(GetParam()), 2};
 };
 
 TEST_P(SizeMismatch, EndsTheReceiveAloneWithTheSenderAndBothSizes) {
@@ -86,14 +90,18 @@ TEST_P(SizeMismatch, EndsTheReceiveAloneWithTheSenderAndBothSizes) {
   expect_usable(job_);
 }
 
-INSTANTIATE_TEST_SUITE_P(From, SizeMismatch, testing::Values(1, Message::kAnyRank),
-                         [](const auto& info) { return info.param == 1 ? "Rank1" : "AnyRank"; });
+INSTANTIATE_TEST_SUITE_P(From, SizeMismatch,
+                         testing::Combine(testing::Values(Way::ucx, Way::memory), testing::Values(1, Message::kAnyRank)),
+                         [](const auto& info) {
+                           return std::string(std::get<int>(info.param) == 1 ? "Rank1" : "AnyRank") +
+                                  (std::get<Way>(info.param) == Way::ucx ? "ByUcx" : "ThroughMemory");
+                         });
 
 // Peers wait for the other messages: they are moved all the same, those too that were not yet under
 // way.
-TEST(MessagesFailure, OneThatDoesNotFitDoesNotKeepTheOthersBack) {
+TEST_P(MessagesFailure, OneThatDoesNotFitDoesNotKeepTheOthersBack) {
   constexpr std::size_t kCount = 2 * Messages::kWindow;
-  UcxJob job(2);
+  MessagesJob job(GetParam(), 2);
   Bytes sent = pattern(kCount, 1);
   Bytes got(kCount);
   Bytes too_long = pattern(3, 2);
@@ -117,8 +125,8 @@ TEST(MessagesFailure, OneThatDoesNotFitDoesNotKeepTheOthersBack) {
   expect_usable(job);
 }
 
-TEST(MessagesFailure, TheFirstOfSeveralThatDoNotFitIsReported) {
-  UcxJob job(2);
+TEST_P(MessagesFailure, TheFirstOfSeveralThatDoNotFitIsReported) {
+  MessagesJob job(GetParam(), 2);
   Bytes sent = pattern(10, 1);
   Bytes got(10);
   job.post(0, {{Message::Kind::send, 1, sent.data(), 3}, {Message::Kind::send, 1, sent.data(), 4}});
@@ -129,8 +137,8 @@ TEST(MessagesFailure, TheFirstOfSeveralThatDoNotFitIsReported) {
 
 // --- rounds
 
-TEST(MessagesFailure, AfterAMessageThatDoesNotFitThereIsNoFurtherRound) {
-  UcxJob job(2);
+TEST_P(MessagesFailure, AfterAMessageThatDoesNotFitThereIsNoFurtherRound) {
+  MessagesJob job(GetParam(), 2);
   Bytes sent = pattern(3, 1);
   Bytes got(10);
   int asked = 0;
@@ -144,8 +152,8 @@ TEST(MessagesFailure, AfterAMessageThatDoesNotFitThereIsNoFurtherRound) {
   EXPECT_EQ(asked, 0);
 }
 
-TEST(MessagesFailure, ARoundThatIsRefusedEndsItsOperationAlone) {
-  UcxJob job(2);
+TEST_P(MessagesFailure, ARoundThatIsRefusedEndsItsOperationAlone) {
+  MessagesJob job(GetParam(), 2);
   Bytes sent = pattern(8, 1);
   Bytes got(8);
   job.post(0, {send_to(1, sent)});
@@ -157,8 +165,8 @@ TEST(MessagesFailure, ARoundThatIsRefusedEndsItsOperationAlone) {
   expect_usable(job);
 }
 
-TEST(MessagesFailure, ARoundThatCannotBeMadeFailsTheGroup) {
-  UcxJob job(2);
+TEST_P(MessagesFailure, ARoundThatCannotBeMadeFailsTheGroup) {
+  MessagesJob job(GetParam(), 2);
   Bytes sent = pattern(8, 1);
   Bytes got(8);
   const auto send = job.post(0, {send_to(1, sent)});
@@ -174,7 +182,7 @@ TEST(MessagesFailure, ARoundThatCannotBeMadeFailsTheGroup) {
 
 // --- peers that cannot be reached
 
-TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted) {
+TEST(MessagesFailureByUcx, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted) {
   UcxJob job(2);
   job.worker(0).set_peers({job.worker(0).address(), unreachable_address()});
   Bytes sent = pattern(8, 1);
@@ -182,7 +190,7 @@ TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted
   const auto op = job.post(0, {send_to(1, sent), receive_from(0, got)});
   ASSERT_TRUE(job.finish());
   EXPECT_EQ(op->status().code(), StatusCode::transport);
-  EXPECT_EQ(op->status().message().rfind("transfer: ucp_ep_create: UCX says '", 0), 0U) << op->status().message();
+  EXPECT_EQ(op->status().message().rfind("transfer: sending to rank 1: ucp_ep_create: UCX says '", 0), 0U) << op->status().message();
   EXPECT_TRUE(job.domain(0).failed());
   EXPECT_EQ(job.outstanding(0), 0U);
 }
@@ -191,27 +199,27 @@ TEST(MessagesFailure, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotPosted
 
 // Gives operations of rank 1 up, as the engine does at a timeout.
 struct GivenUp {
-  explicit GivenUp(UcxJob& the_job) : job(the_job), channel(job.make_channel(1, UcxJob::kGroup, domain)) {}
+  explicit GivenUp(MessagesJob& the_job) : job(the_job), channel(job.make_channel(1, MessagesJob::kGroup, domain)) {}
 
   void fail() { job.engine(1).fail(*domain, Status(StatusCode::timeout, "too late")); }
 
-  UcxJob& job;
+  MessagesJob& job;
   const std::shared_ptr<FailureDomain> domain = std::make_shared<FailureDomain>("closed");
   const std::shared_ptr<Channel> channel;
 };
 
 constexpr std::size_t kFromOneByteToMegabytes[] = {1, 64, 4000, 100000, 5 * kMegabyte};
 
-TEST(MessagesFailure, AMessageThatComesLateIsNotWrittenToMemoryOfTheCaller) {
+TEST_P(MessagesFailure, AMessageThatComesLateIsNotWrittenToMemoryOfTheCaller) {
   for (const std::size_t size : kFromOneByteToMegabytes) {
     Bytes sent = pattern(size, 1);
     Bytes got(size);
-    UcxJob job(2);
+    MessagesJob job(GetParam(), 2);
     GivenUp given_up(job);
     const auto receive = job.post(1, {receive_from(0, got)}, {.tag = 1, .channel = given_up.channel});
     given_up.fail();
     ASSERT_TRUE(job.finish(*receive));
-    EXPECT_EQ(job.outstanding(1), 0U) << "UCX took the receive back";
+    EXPECT_EQ(job.outstanding(1), 0U) << "the receive was taken back";
     const Bytes mine(size, 100);
     got = mine;
     job.post(0, {send_to(1, sent)}, {.tag = 1});
@@ -222,11 +230,11 @@ TEST(MessagesFailure, AMessageThatComesLateIsNotWrittenToMemoryOfTheCaller) {
   }
 }
 
-TEST(MessagesFailure, WhatBelongsToTheOperationIsReceivedByOneThatGoesOnAlone) {
+TEST_P(MessagesFailure, WhatBelongsToTheOperationIsReceivedByOneThatGoesOnAlone) {
   for (const std::size_t size : kFromOneByteToMegabytes) {
     Bytes sent = pattern(size, 1);
     Bytes got(size);
-    UcxJob job(2);
+    MessagesJob job(GetParam(), 2);
     Message message = receive_from(0, got);
     message.is_callers = false;
     const auto receive = job.post(1, {message}, {.tag = 1});
@@ -237,12 +245,12 @@ TEST(MessagesFailure, WhatBelongsToTheOperationIsReceivedByOneThatGoesOnAlone) {
   }
 }
 
-// A message that has begun to arrive cannot be taken back from UCX: it is received, and dropped.
-TEST(MessagesFailure, AMessageThatHasBegunToArriveIsNotWrittenToMemoryOfTheCaller) {
+// The rest of a message that has begun to arrive is received, and dropped.
+TEST_P(MessagesFailure, AMessageThatHasBegunToArriveIsNotWrittenToMemoryOfTheCaller) {
   constexpr std::size_t kSize = 20 * kMegabyte;
   Bytes sent = pattern(kSize, 1);
   Bytes got(kSize);
-  UcxJob job(2);
+  MessagesJob job(GetParam(), 2);
   GivenUp given_up(job);
   const auto receive = job.post(1, {receive_from(0, got)}, {.tag = 1, .channel = given_up.channel});
   job.post(0, {send_to(1, sent)}, {.tag = 1});
@@ -255,16 +263,18 @@ TEST(MessagesFailure, AMessageThatHasBegunToArriveIsNotWrittenToMemoryOfTheCalle
   const Bytes mine(kSize, 100);
   got = mine;
   Bytes marker(1);
-  job.post(0, {send_to(1, marker)}, {.tag = 2});
-  job.post(1, {receive_from(0, marker)}, {.tag = 2});
+  const auto domain = std::make_shared<FailureDomain>("another group");
+  job.post(0, {send_to(1, marker)}, {.channel = job.make_channel(0, 9, domain)});
+  job.post(1, {receive_from(0, marker)}, {.channel = job.make_channel(1, 9, domain)});
   ASSERT_TRUE(job.finish());
+  EXPECT_EQ(job.outstanding(0), 0U);
   EXPECT_TRUE(got == mine);
   EXPECT_EQ(job.outstanding(1), 0U);
 }
 
 // The peer gets what was to be sent, or nothing, whatever the caller does with its memory after the
 // error.
-TEST(MessagesFailure, AMessageThatWasGivenUpIsReceivedAsItWas) {
+TEST(MessagesFailureByUcx, AMessageThatWasGivenUpIsReceivedAsItWas) {
   for (const std::size_t size : kFromOneByteToMegabytes) {
     Bytes sent = pattern(size, 1);
     Bytes got(size);
@@ -285,10 +295,77 @@ TEST(MessagesFailure, AMessageThatWasGivenUpIsReceivedAsItWas) {
   }
 }
 
+// Through memory, what has not been sent yet is taken back.
+TEST(MessagesFailureThroughMemory, AMessageThatWasGivenUpIsReceivedAsItWasOrNotAtAll) {
+  for (const std::size_t size : kFromOneByteToMegabytes) {
+    Bytes sent = pattern(size, 1);
+    Bytes got(size);
+    MessagesJob job(Way::memory, 2);
+    GivenUp given_up(job);
+    const auto send = job.post(1, {send_to(0, sent)}, {.tag = 1, .channel = given_up.channel});
+    given_up.fail();
+    ASSERT_TRUE(job.finish(*send));
+    EXPECT_EQ(job.outstanding(1), 0U);
+    sent.assign(size, 100);
+    const auto receive = job.post(0, {receive_from(1, got)}, {.tag = 1});
+    Bytes marker(1);
+    job.post(1, {send_to(0, marker)}, {.tag = 2});
+    ASSERT_TRUE(job.finish(*job.post(0, {receive_from(1, marker)}, {.tag = 2})));
+    if (size <= shm::Mail::kUnasked) {
+      EXPECT_TRUE(receive->done() && receive->status().ok());
+      EXPECT_TRUE(got == pattern(size, 1)) << size << " bytes";
+    } else {
+      EXPECT_EQ(receive->status().code(), StatusCode::transport);
+      EXPECT_TRUE(got == Bytes(size)) << size << " bytes";
+    }
+  }
+}
+
+// The receiver need not wait for its timeout.
+TEST(MessagesFailureThroughMemory, AMessageThatIsGivenUpInTheMiddleFailsItsReceive) {
+  constexpr std::size_t kSize = 20 * kMegabyte;
+  Bytes sent = pattern(kSize, 1);
+  Bytes got(kSize);
+  MessagesJob job(Way::memory, 2);
+  GivenUp given_up(job);
+  const auto receive = job.post(0, {receive_from(1, got)}, {.tag = 1});
+  const auto send = job.post(1, {send_to(0, sent)}, {.tag = 1, .channel = given_up.channel});
+  while (got[0] != sent[0] && !receive->done()) {
+    job.drive();
+  }
+  ASSERT_FALSE(send->done()) << "it ended within a round: the test needs a longer message";
+  given_up.fail();
+  ASSERT_TRUE(job.finish());
+  EXPECT_EQ(receive->status().code(), StatusCode::transport);
+  EXPECT_EQ(receive->status().message(), "transfer: receiving from rank 1: the sender has given the message up");
+  EXPECT_EQ(job.outstanding(0), 0U);
+  EXPECT_EQ(job.outstanding(1), 0U);
+}
+
+TEST(MessagesFailureThroughMemory, AReceiveThatIsGivenUpInTheMiddleFailsItsSend) {
+  constexpr std::size_t kSize = 20 * kMegabyte;
+  Bytes sent = pattern(kSize, 1);
+  Bytes got(kSize);
+  MessagesJob job(Way::memory, 2);
+  GivenUp given_up(job);
+  job.post(1, {receive_from(0, got)}, {.tag = 1, .channel = given_up.channel});
+  const auto send = job.post(0, {send_to(1, sent)}, {.tag = 1});
+  while (got[0] != sent[0]) {
+    job.drive();
+  }
+  ASSERT_FALSE(send->done()) << "it ended within a round: the test needs a longer message";
+  given_up.fail();
+  ASSERT_TRUE(job.finish());
+  EXPECT_EQ(send->status().code(), StatusCode::transport);
+  EXPECT_EQ(send->status().message(), "transfer: sending to rank 1: the receiver has given the message up");
+  EXPECT_EQ(job.outstanding(0), 0U);
+  EXPECT_EQ(job.outstanding(1), 0U);
+}
+
 // --- members that have ended
 
-TEST(MessagesFailure, WhatIsNeededOfALostMemberDependsOnTheMessages) {
-  UcxJob job(3);
+TEST_P(MessagesFailure, WhatIsNeededOfALostMemberDependsOnTheMessages) {
+  MessagesJob job(GetParam(), 3);
   Bytes bytes(8);
   const auto need = [&](std::vector<Message> messages, int rank) {
     return Transfer(job.channel(0), Space::user, 0, messages).need_of({rank, Status()});
@@ -301,8 +378,8 @@ TEST(MessagesFailure, WhatIsNeededOfALostMemberDependsOnTheMessages) {
   EXPECT_EQ(need({receive_from(1, bytes), send_to(1, bytes)}, 1), Op::Need::missing);
 }
 
-TEST(MessagesFailure, NothingIsNeededOfALostMemberWhoseMessageHasCome) {
-  UcxJob job(3);
+TEST_P(MessagesFailure, NothingIsNeededOfALostMemberWhoseMessageHasCome) {
+  MessagesJob job(GetParam(), 3);
   Bytes sent = pattern(8, 1);
   Bytes first(8);
   Bytes second(8);
@@ -315,39 +392,6 @@ TEST(MessagesFailure, NothingIsNeededOfALostMemberWhoseMessageHasCome) {
   EXPECT_EQ(op->need_of({2, Status()}), Op::Need::direct);
   job.post(2, {send_to(0, sent)});
   ASSERT_TRUE(job.finish());
-}
-
-// --- closing
-
-// What has ended here needs nothing more from us to reach its peer, who looks for it when it likes.
-TEST(FlushWorker, EndsWhenAllThatWasSentReachesThePeersWithoutUs) {
-  constexpr std::size_t kCount = 200;
-  UcxJob job(2);
-  std::vector<Bytes> sent;
-  std::vector<Bytes> got(kCount, Bytes(4000));
-  for (std::size_t i = 0; i < kCount; ++i) {
-    sent.push_back(pattern(4000, static_cast<int>(i)));
-    job.post(0, {send_to(1, sent.back())});
-  }
-  job.post(1, {receive_from(0, got[0])});
-  const auto flush = std::make_shared<FlushWorker>(job.worker(0), job.domain(0));
-  job.post_op(0, flush);
-  ASSERT_TRUE(job.finish());
-  EXPECT_TRUE(flush->completion().status().ok());
-  EXPECT_EQ(&flush->domain(), &job.domain(0));
-  for (std::size_t i = 1; i < kCount; ++i) {  // rank 0 has nothing in flight: it drives nothing
-    job.post(1, {receive_from(0, got[i])});
-  }
-  ASSERT_TRUE(job.finish());
-  EXPECT_TRUE(got == sent);
-}
-
-TEST(FlushWorker, OfAWorkerThatSentNothingEndsAtOnce) {
-  UcxJob job(1);
-  const auto flush = std::make_shared<FlushWorker>(job.worker(0), job.domain(0));
-  job.post_op(0, flush);
-  ASSERT_TRUE(job.finish(*flush));
-  EXPECT_TRUE(flush->completion().status().ok());
 }
 
 }  // namespace

@@ -5,17 +5,20 @@
 #include <algorithm>
 #include <thread>
 
-#include "fakes/ucx_job.h"
-#include "ucx/messages.h"
+#include "fakes/messages_job.h"
+#include "messages/messages.h"
 
 namespace torch_ucc {
 namespace {
 
+class MessagesOperation : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Go, MessagesOperation, testing::Values(Way::ucx, Way::memory), name_of);
+
 void expect_ok(const Transfer& op) { EXPECT_TRUE(op.status().ok()) << op.status().message(); }
 
-TEST(MessagesOperation, HasAFewUnderWayAtATime) {
+TEST_P(MessagesOperation, HasAFewUnderWayAtATime) {
   constexpr std::size_t kCount = 5 * Messages::kWindow + 3;
-  UcxJob job(2);
+  MessagesJob job(GetParam(), 2);
   Bytes sent = pattern(kCount, 1);
   Bytes got(kCount);
   std::vector<Message> sends;
@@ -36,17 +39,17 @@ TEST(MessagesOperation, HasAFewUnderWayAtATime) {
   EXPECT_EQ(job.outstanding(1), 0U);
 }
 
-TEST(MessagesOperation, OfNoMessageEndsAtOnce) {
-  UcxJob job(1);
+TEST_P(MessagesOperation, OfNoMessageEndsAtOnce) {
+  MessagesJob job(GetParam(), 1);
   const auto op = job.post(0, {});
   ASSERT_TRUE(job.finish());
   expect_ok(*op);
 }
 
 // A thread that waits sleeps once nothing moves. In the middle of a message the peer may itself
-// sleep until there is room in UCX's queue.
-TEST(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
-  UcxJob job(2);
+// sleep until there is room in a queue.
+TEST_P(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
+  MessagesJob job(GetParam(), 2);
   Bytes sent = pattern(32 << 20, 1);
   Bytes got(sent.size());
   const auto receive = std::make_shared<Transfer>(job.channel(1), Space::user, 0, std::vector{receive_from(0, got)});
@@ -56,7 +59,7 @@ TEST(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
   for (auto state = Op::State::in_flight; state != Op::State::ended;) {
     job.drive();
     job.engine(1).with_baton(hard_limit(), [&](LoopToken& token) {
-      EXPECT_TRUE(job.worker(1).progress(token).ok());
+      EXPECT_TRUE(job.carrier(1).progress(token).ok());
       state = receive->poll(token);
     });
     advanced += state == Op::State::advanced ? 1 : 0;
@@ -70,10 +73,10 @@ TEST(MessagesOperation, EachPartOfAMessageThatMovesIsSeen) {
 
 // Everybody's part travels around the ring: what a rank sends in a round is what came in the round
 // before.
-TEST(MessagesOperation, GoesOnInRoundsWithWhatCame) {
+TEST_P(MessagesOperation, GoesOnInRoundsWithWhatCame) {
   constexpr int kRanks = 4;
   constexpr std::size_t kPart = 20000;
-  UcxJob job(kRanks);
+  MessagesJob job(GetParam(), kRanks);
   std::vector<Bytes> all(kRanks, Bytes(kRanks * kPart));
   std::vector<int> rounds(kRanks, 0);
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -103,8 +106,8 @@ TEST(MessagesOperation, GoesOnInRoundsWithWhatCame) {
   EXPECT_EQ(rounds, std::vector<int>(kRanks, kRanks));
 }
 
-TEST(MessagesOperation, ARoundIsAskedForWhenAllOfTheLastHaveEnded) {
-  UcxJob job(2);
+TEST_P(MessagesOperation, ARoundIsAskedForWhenAllOfTheLastHaveEnded) {
+  MessagesJob job(GetParam(), 2);
   Bytes one = pattern(300000, 1);
   Bytes two = pattern(8, 2);
   Bytes got_one(300000);
@@ -127,11 +130,11 @@ TEST(MessagesOperation, ARoundIsAskedForWhenAllOfTheLastHaveEnded) {
 
 // --- waking and waiting
 
-TEST(MessagesOperation, IsAnnouncedByThePeersItWaitsFor) {
-  UcxJob job(3);
+TEST_P(MessagesOperation, IsAnnouncedByThePeersItWaitsFor) {
+  MessagesJob job(GetParam(), 3);
   const Bell bell;
   const auto channel = std::make_shared<Channel>(
-      job.worker(0), UcxJob::kGroup, std::vector<ChannelMember>{{0, nullptr}, {1, &bell}, {2, nullptr}}, 0, job.shared_domain(0));
+      job.carrier(0), MessagesJob::kGroup, std::vector<ChannelMember>{{0, nullptr}, {1, &bell}, {2, nullptr}}, 0, job.shared_domain(0));
   Bytes bytes(8);
   const auto announced = [&](const std::vector<Message>& messages) {
     return Transfer(channel, Space::user, 0, messages).is_announced();
@@ -142,10 +145,10 @@ TEST(MessagesOperation, IsAnnouncedByThePeersItWaitsFor) {
   EXPECT_FALSE(announced({receive_from(Message::kAnyRank, bytes)}));
 }
 
-TEST(MessagesOperation, RingsForThePeersOfItsMessages) {
-  UcxJob job(3);
+TEST_P(MessagesOperation, RingsForThePeersOfItsMessages) {
+  MessagesJob job(GetParam(), 3);
   const Bell bells[3];
-  const auto channel = std::make_shared<Channel>(job.worker(0), UcxJob::kGroup,
+  const auto channel = std::make_shared<Channel>(job.carrier(0), MessagesJob::kGroup,
                                                  std::vector<ChannelMember>{{0, nullptr}, {1, &bells[1]}, {2, &bells[2]}}, 0,
                                                  job.shared_domain(0));
   Bytes bytes = pattern(8, 1);
@@ -165,16 +168,16 @@ TEST(MessagesOperation, RingsForThePeersOfItsMessages) {
   ASSERT_TRUE(job.finish());
 }
 
-TEST(MessagesOperation, IsPatientByItsBytes) {
-  UcxJob job(1);
+TEST_P(MessagesOperation, IsPatientByItsBytes) {
+  MessagesJob job(GetParam(), 1);
   Bytes bytes(5000000);
   EXPECT_EQ(Transfer(job.channel(0), Space::user, 0, {}).patience(), microseconds(0));
   EXPECT_EQ(Transfer(job.channel(0), Space::user, 0, {send_to(0, bytes), receive_from(0, bytes)}).patience(),
             microseconds(10000));
 }
 
-TEST(MessagesOperation, BelongsToTheFailureDomainOfItsGroup) {
-  UcxJob job(1);
+TEST_P(MessagesOperation, BelongsToTheFailureDomainOfItsGroup) {
+  MessagesJob job(GetParam(), 1);
   const Transfer transfer(job.channel(0), Space::user, 0, {});
   EXPECT_EQ(&transfer.domain(), &job.domain(0));
 }
@@ -182,7 +185,7 @@ TEST(MessagesOperation, BelongsToTheFailureDomainOfItsGroup) {
 // --- threads
 
 // Everybody sends to everybody, itself included.
-void exchange_with_all(UcxJob& job, int rank, int round) {
+void exchange_with_all(MessagesJob& job, int rank, int round) {
   const auto seed_of = [round](int from, int to) { return 1000 * round + 10 * from + to; };
   const std::size_t size = round % 5 == 0 ? 300000 : 200;
   const auto ranks = static_cast<std::size_t>(job.size());
@@ -205,9 +208,9 @@ void exchange_with_all(UcxJob& job, int rank, int round) {
 }
 
 // As in real processes, and run under TSan by ci/sanitize.
-TEST(MessagesOperation, EndsInEveryThreadOfRanks) {
+TEST_P(MessagesOperation, EndsInEveryThreadOfRanks) {
   constexpr int kRanks = 3;
-  UcxJob job(kRanks);
+  MessagesJob job(GetParam(), kRanks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&job, rank] {
