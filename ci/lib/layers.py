@@ -18,9 +18,10 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "messages": {"trace", "progress"},
     "ucx": {"trace", "progress", "bootstrap", "messages"},
     "shm": {"trace", "progress", "messages"},
+    "hosts": {"trace", "progress", "messages", "shm", "ucc"},
     # --- torch begins here
     "compat": set(),
-    "ops": {"progress", "messages", "ucc", "ucx", "shm", "compat"},
+    "ops": {"progress", "messages", "hosts", "ucc", "ucx", "shm", "compat"},
     "work": {"trace", "progress", "compat"},
     "device": {"progress", "compat", "ops", "work"},
     "store": {"bootstrap", "compat"},
@@ -30,6 +31,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
         "bootstrap",
         "liveness",
         "messages",
+        "hosts",
         "ucc",
         "ucx",
         "shm",
@@ -51,7 +53,7 @@ FOREIGN: dict[str, set[str]] = {
     "c10/": TORCH_FOLDERS,
     "pybind11/": {"bindings"},
     "Python.h": {"bindings"},
-    "ucc/": {"ucc", "ops"},  # ops: for the types of the values it fills in
+    "ucc/": {"ucc", "hosts", "ops"},  # hosts and ops: for the types of the values they fill in
     "ucp/": {"ucx"},
     "uct/": set(),
     "ucs/": {"ucx"},

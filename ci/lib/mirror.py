@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-FOLDERS = ["base", "trace", "progress", "shm", "bootstrap", "liveness", "ucc", "ucx"]
+FOLDERS = ["base", "trace", "progress", "messages", "shm", "bootstrap", "liveness", "ucc", "ucx", "hosts"]
 SEE_TORCH = ["ops", "work", "device", "store", "backend"]
 """Most modules there need peers or a device: the Python tests run it in real processes."""
 
@@ -18,6 +18,8 @@ WITHOUT_TEST = {
     "base/part": "values only",
     "base/settings": "values only",
     "base/thread_annotations": "checked by clang's -Wthread-safety, which ci/check runs",
+    "messages/carrier": "an interface",
+    "messages/parcel": "tested with messages/messages, whose operations it is a part of",
     "progress/op": "an interface",
     "progress/pollable": "an interface",
     "ucc/context": NEEDS_PEERS,

@@ -10,6 +10,7 @@
 
 #include "backend/context_registry.h"
 #include "backend/device_memory.h"
+#include "backend/vote.h"
 #include "base/build_id.h"
 #include "base/forked.h"
 #include "base/interrupt.h"
@@ -226,6 +227,8 @@ void CommContext::create_ucc(const GroupSpec& group, Deadline deadline) {
   const auto create = std::make_shared<CreateTeam>(control_team_, ucc_, "control");
   create->set_deadline(deadline);
   throw_if_error(engine_.run(create));
+  all_share_memory_ = !is_one_host() && least_of_all(engine_, control_team_, static_cast<std::int32_t>(mail_ != nullptr),
+                                                     "shared memory on all hosts", deadline) != 0;
   if (!settings_.native.empty()) {
     direct_->collectives.set(
         agree_on_native_collectives(settings_.native, device, {engine_, ucc_, *worker_, control_team_, group.rank}, deadline));
@@ -314,18 +317,12 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
   if (arena_ != nullptr) {
     board = arena_->open(id, members, group.rank, bells, domain);
   }
-  auto team = std::make_shared<UccTeam>(id, std::move(members), group.rank, std::move(bells), domain);
+  auto team = std::make_shared<UccTeam>(id, members, group.rank, std::move(bells), domain);
+  std::optional<hosts::Levels> levels;
   if (board == nullptr || !settings_.native.empty()) {
-    auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);
-    create->set_deadline(Deadline::after(group.timeout));
     const MutexLock lock(creation_mutex_);
-    if (const Status created = engine_.run(create); !created.ok()) {
-      {
-        const MutexLock groups_lock(mutex_);
-        open_groups_.erase(domain.get());
-      }
-      explaining_scarcity("", [&] { throw_if_error(created); });
-    }
+    create_team(team, group);
+    levels = board == nullptr ? divide(group, id, members, domain) : std::nullopt;
   }
   const MutexLock lock(mutex_);
   if (closed_) {
@@ -337,25 +334,72 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
   }
   Carrier& carrier = carrier_for(board.get());
   return {team, board, std::make_shared<Channel>(carrier, id, std::move(channel_members), group.rank, domain),
-          &carrier == mail_.get()};
+          &carrier == mail_.get(), std::move(levels)};
+}
+
+void CommContext::create_team(const std::shared_ptr<UccTeam>& team, const GroupSpec& group) {
+  auto create = std::make_shared<CreateTeam>(team, ucc_, group.name);
+  create->set_deadline(Deadline::after(group.timeout));
+  if (const Status created = engine_.run(create); !created.ok()) {
+    {
+      const MutexLock lock(mutex_);
+      open_groups_.erase(&team->domain());
+    }
+    explaining_scarcity("", [&] { throw_if_error(created); });
+  }
+}
+
+// Divides a group that spans hosts, if that has a use and the ranks of each host share memory.
+std::optional<hosts::Levels> CommContext::divide(const GroupSpec& group, std::uint16_t id,
+                                                 const std::vector<std::uint64_t>& members,
+                                                 const std::shared_ptr<FailureDomain>& domain) {
+  const hosts::Layout layout(roster_.hosts_of(members));
+  if (!all_share_memory_ || !layout.is_useful()) {
+    return std::nullopt;
+  }
+  const auto positions = [&](const std::vector<int>& ranks) {
+    std::vector<std::uint64_t> found;
+    for (const int rank : ranks) {
+      found.push_back(members[static_cast<std::size_t>(rank)]);
+    }
+    return found;
+  };
+  const std::vector<std::uint64_t> here = positions(layout.on(layout.host_of(group.rank)));
+  const std::size_t place = layout.place_of(group.rank);
+  hosts::Levels levels{arena_->open(id, here, static_cast<int>(place), roster_.bells_of(here), domain), nullptr, layout.rows()};
+  if (place < layout.rows()) {
+    levels.row = std::make_shared<UccTeam>(static_cast<std::uint16_t>(id + 1), positions(layout.row(place)),
+                                           static_cast<int>(layout.host_of(group.rank)), Bells{}, domain);
+    create_team(levels.row, group);
+  }
+  return levels;
 }
 
 void CommContext::leave(const Membership& group, const std::string& name, std::chrono::milliseconds limit) {
   const Deadline deadline = Deadline::after(limit);
   const std::shared_ptr<UccTeam>& team = group.team;
+  const std::shared_ptr<shm::Board>& board = group.levels ? group.levels->board : group.board;
   if (team->id() == kFirstGroup) {
     founder_open_.store(false);
   }
   if (engine_.drain(team->domain(), deadline)) {
-    engine_.with_baton(Deadline::after(kForOurselves), [&](LoopToken& token) { team->destroy(token); });
+    engine_.with_baton(Deadline::after(kForOurselves), [&](LoopToken& token) {
+      team->destroy(token);
+      if (group.levels && group.levels->row != nullptr) {
+        group.levels->row->destroy(token);
+      }
+    });
   } else {
     engine_.fail(team->domain(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"));
-    if (group.board != nullptr) {
-      group.board->set_state(shm::State::failed);
+    if (board != nullptr) {
+      board->set_state(shm::State::failed);
     }
   }
-  if (group.board != nullptr) {
-    arena_->close(team->id(), group.board);
+  if (board != nullptr) {
+    arena_->close(team->id(), board);
+  }
+  if (mail_ != nullptr) {
+    engine_.with_baton(Deadline::after(kForOurselves), [&](LoopToken& token) { mail_->drop_group(token, team->id()); });
   }
   {
     const MutexLock lock(mutex_);
@@ -404,9 +448,7 @@ bool CommContext::destroy(Deadline deadline) {
         // Before anything is destroyed that an operation might still use
         self->engine_.fail(closed_status());
         self->control_team_->destroy(token);
-        if (self->worker_ != nullptr) {
-          self->worker_->destroy(token);
-        }
+        self->worker_->destroy(token);
         self->ucc_.destroy(token);
       }));
     });
@@ -439,13 +481,16 @@ void CommContext::close(Deadline deadline) {
     engine_.bell().set_presence(Bell::Presence::left);
   }
   watch_->stop(all_here ? Ending::left : Ending::exited);
-  const bool destroyed = all_here && !groups_are_open && destroy(std::max(deadline, Deadline::after(kForOurselves)));
+  // Without UCC and UCX nothing is left that peers could still use in this process.
+  const bool has_libraries = worker_ != nullptr;
+  const bool destroyed =
+      !groups_are_open && (!has_libraries || (all_here && destroy(std::max(deadline, Deadline::after(kForOurselves)))));
   // From here on no call reaches UCC, even if a group or a Work still exists.
   engine_.fail(closed_status());
   engine_.stop_background();
   delivery_.stop(std::max(deadline, Deadline::after(kForOurselves)));
   if (!destroyed) {
-    if (!groups_are_open && worker_ != nullptr) {
+    if (!groups_are_open) {
       engine_.with_baton(deadline, [&](LoopToken& token) { worker_->destroy_if_unused(token); });
     }
     ContextRegistry::of_process().keep(self);

@@ -18,7 +18,10 @@
 #include "base/thread_annotations.h"
 #include "bootstrap/fresh_prefix.h"
 #include "device/direct.h"
+#include "hosts/levels.h"
 #include "liveness/peer_watch.h"
+#include "messages/channel.h"
+#include "messages/mixed_carrier.h"
 #include "progress/bell.h"
 #include "progress/engine.h"
 #include "progress/failure_domain.h"
@@ -28,8 +31,6 @@
 #include "ucc/context.h"
 #include "ucc/oob.h"
 #include "ucc/team.h"
-#include "messages/channel.h"
-#include "messages/mixed_carrier.h"
 #include "ucx/worker.h"
 #include "work/delivery.h"
 
@@ -41,7 +42,8 @@ struct Membership {
   std::shared_ptr<UccTeam> team;      // of UCC, only if the group needs UCC
   std::shared_ptr<shm::Board> board;  // null if its ranks do not share memory
   std::shared_ptr<Channel> channel;
-  bool messages_in_memory = false;  // whether all messages of the channel go through shared memory
+  bool messages_in_memory = false;        // whether all messages of the channel go through shared memory
+  std::optional<hosts::Levels> levels{};  // only if the group is divided by host
 };
 
 class CommContext : public std::enable_shared_from_this<CommContext> {
@@ -129,8 +131,14 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   void mix_carriers();
   void create_worker(const GiveUp& give_up, Deadline deadline);
   void create_ucc(const GroupSpec& group, Deadline deadline);
+  void create_team(const std::shared_ptr<UccTeam>& team, const GroupSpec& group);
+  std::optional<hosts::Levels> divide(const GroupSpec& group, std::uint16_t id, const std::vector<std::uint64_t>& members,
+                                      const std::shared_ptr<FailureDomain>& domain);
   // Returns what carries the messages of a group. `board` is that of the group.
   Carrier& carrier_for(const shm::Board* board) const;
+  // How many numbers a group takes: where there are several hosts, its own, and the next one for its
+  // row (see hosts/levels.h).
+  int numbers_of_group() const { return is_one_host() ? 1 : 2; }
   // Whether all groups of this context communicate through shared memory.
   bool is_one_host() const { return control_board_ != nullptr; }
   bool agree_to_close(Deadline deadline);
@@ -140,10 +148,10 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const Settings settings_;
   const std::shared_ptr<const World> world_;
   const std::shared_ptr<KvStore> store_;
-  Bell bell_;  // the bell of this process, until the engine takes it
+  Bell bell_;                                // the bell of this process, until the engine takes it
   const std::unique_ptr<shm::Arena> arena_;  // null if this process cannot use the host path
   std::unique_ptr<shm::Mail> mail_;          // null if the processes of this host do not share memory
-  std::unique_ptr<UcxWorker> worker_;        // null if no message needs UCX
+  std::unique_ptr<UcxWorker> worker_;        // null if no message needs UCX; then UCC is not used either
   std::unique_ptr<MixedCarrier> mixed_;      // null if one of the two is
   Roster roster_;
   const std::string key_prefix_;  // of our keys in store_
@@ -157,6 +165,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::shared_ptr<FailureDomain> control_domain_;
   std::shared_ptr<UccTeam> control_team_;      // a team of all members, for votes and for closing
   std::shared_ptr<shm::Board> control_board_;  // the same in shared memory, if all members have it
+  // Whether the ranks of each host share memory
+  bool all_share_memory_ = false;
 
   std::atomic<bool> founder_open_{false};  // whether the group that made the context is open
 

@@ -6,24 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "ucc/coll_args.h"
-#include "ucc/collective.h"
+#include "backend/vote.h"
 #include "ucc/memory.h"
 
 namespace torch_ucc {
 namespace {
-
-// An all_reduce that replaces each member's voice by the least of all voices.
-class Vote final : public Collective {
- public:
-  Vote(std::shared_ptr<UccTeam> team, std::shared_ptr<std::int32_t> voice)
-      : Collective(std::move(team), allreduce_in_place_args(voice.get(), 1, UCC_DT_INT32, UCC_OP_MIN, UCC_MEMORY_TYPE_HOST), {}),
-        voice_(std::move(voice)) {}
-  std::string describe() const override { return "agreeing on collectives in the memory of devices"; }
-
- private:
-  const std::shared_ptr<std::int32_t> voice_;  // until the network is done with it
-};
 
 // Both libraries must support the memory: UCC's own kernels work there, and UCX sends from there
 // and receives into it.
@@ -78,12 +65,10 @@ MemoryTypes<ucc_memory_type_t>::Entries agree_on_native_collectives(const NamedV
     }
   }
   const bool mine = std::any_of(found.begin(), found.end(), [](const auto& each) { return each.second.type.has_value(); });
-  const auto all = std::make_shared<std::int32_t>(mine);
-  const auto vote = std::make_shared<Vote>(libraries.everybody, all);
-  vote->set_deadline(deadline);
-  throw_if_error(libraries.engine.run(vote));
+  const std::int32_t all = least_of_all(libraries.engine, libraries.everybody, static_cast<std::int32_t>(mine),
+                                        "collectives in the memory of devices", deadline);
   for (auto& [kind, entry] : found) {
-    if (entry.type && *all == 0) {
+    if (entry.type && all == 0) {
       entry = {std::nullopt, "UCC on another rank does not compute in memory of such a device"};
     }
   }

@@ -77,7 +77,7 @@ std::shared_ptr<Op> UccBackend::make_op(Call&& call, Prepared&& prepared, trace:
   std::shared_ptr<Op> op;
   if (prepared.path != Path::nothing || prepared.store || check) {
     op = make_tensor_op(check ? call : std::move(call), std::move(prepared), membership_.team, membership_.channel,
-                        membership_.board);
+                        membership_.board, membership_.levels);
   }
   if (check) {
     op = std::make_shared<CheckedOp>(call, print, std::move(op), membership_.team, membership_.channel);

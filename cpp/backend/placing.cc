@@ -84,7 +84,7 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
   std::int64_t id = kFirstGroup;  // on a context that is to be made
   NamedValues decided = own;
   if (group.rank == 0) {
-    id += wanted == nullptr ? 0 : wanted->store_->add(wanted->key_prefix_ + "/teams", 1);
+    id += wanted == nullptr ? 0 : wanted->numbers_of_group() * wanted->store_->add(wanted->key_prefix_ + "/teams", 1);
     NamedValues said{{"id", std::to_string(id)}};
     said.insert(said.end(), own.begin(), own.end());
     group.store->set(key, encode_values(said));
@@ -95,10 +95,11 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
     id = number_in(said.empty() ? "" : said.front().second, "the id of group '" + group.name + "'");
     decided.assign(said.begin() + 1, said.end());
   }
-  if (id < kFirstGroup || id > UccTeam::kMaxId) {
-    throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' got no id: UCC can tell " +
-                                                        std::to_string(UccTeam::kMaxId) + " groups of a job apart, and " +
-                                                        std::to_string(id) + " were created"));
+  const std::int64_t numbers = wanted == nullptr ? 1 : wanted->numbers_of_group();
+  if (id < kFirstGroup || id + numbers - 1 > UccTeam::kMaxId) {
+    throw StatusError(Status(StatusCode::transport,
+                             "group '" + group.name + "' got no id: UCC can tell " + std::to_string(UccTeam::kMaxId / numbers) +
+                                 " groups of a job apart, and " + std::to_string(id / numbers) + " were created"));
   }
   Place place{group, wanted, static_cast<std::uint16_t>(id)};
   if (decided == own) {
@@ -132,7 +133,8 @@ void CommContext::refuse(const GroupSpec& group, std::uint16_t id, const Status&
       members.push_back({position, roster_.bell_of(position)});
     }
   }
-  const auto channel = std::make_shared<Channel>(carrier_for(control_board_.get()), TagLayout::kNotes, std::move(members), 0, control_domain_);
+  const auto channel =
+      std::make_shared<Channel>(carrier_for(control_board_.get()), TagLayout::kNotes, std::move(members), 0, control_domain_);
   engine_.post(std::make_shared<Notes>(channel, messages, note), Follow::leaves);
 }
 

@@ -14,6 +14,8 @@ trace::Route UccBackend::route_of(const Call& call, const Prepared& prepared) co
       return trace::Route::none;
     case Path::memory:
       return trace::Route::memory;
+    case Path::levels:
+      return trace::Route::levels;
     case Path::collective:
       return call.device_memory ? trace::Route::native : trace::Route::ucc;
     case Path::messages:

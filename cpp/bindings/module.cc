@@ -111,6 +111,7 @@ void bind_settings(py::module_& module) {
       .def_readwrite("direct", &Settings::direct)
       .def_readwrite("native", &Settings::native)
       .def_readwrite("host_path", &Settings::host_path)
+      .def_readwrite("levels_from", &Settings::levels_from)
       .def_readwrite("life_lines", &Settings::life_lines)
       .def_readwrite("close_timeout", &Settings::close_timeout)
       .def_readwrite("agreed", &Settings::agreed)
@@ -171,6 +172,8 @@ void bind_backend(py::module_& module) {
           "context", [](const UccBackend& backend) { return backend.context()->number(); },
           "Counts what groups of this process share: UCC's context, and the plan that it was made by.")
       .def_property_readonly("number", &UccBackend::number, "By which the flight recorder names the group.")
+      .def_property_readonly("has_levels", &UccBackend::has_levels,
+                             "Whether large all_reduces go through shared memory on each host first.")
       .def_property_readonly("why_not_through_memory", &UccBackend::why_not_through_memory,
                              "Why collectives of CPU tensors do not go through memory that the ranks share; empty if they do.")
       .def("drop_coalescing", &UccBackend::dropCoalescing, py::arg("why"), py::call_guard<py::gil_scoped_release>(),

@@ -14,11 +14,11 @@ struct PeerRecord {
   std::string host;  // name for people
   // Equal on ranks of one machine, also in different containers (the kernel's boot id)
   std::string host_id;
-  std::string nonce;    // random: differs between two starts of the process group
-  std::string bell;     // address of the bell, for processes on the same host: see progress/bell.h
-  std::string arena;    // address of the shared memory for collectives: see shm/arena.h; may be empty
-  std::string cores;    // the cores that the rank may run on, as text to compare: see base/core.h
-  std::string messages; // "ucx" if this rank needs UCX for messages, because of device memory
+  std::string nonce;     // random: differs between two starts of the process group
+  std::string bell;      // address of the bell, for processes on the same host: see progress/bell.h
+  std::string arena;     // address of the shared memory for collectives: see shm/arena.h; may be empty
+  std::string cores;     // the cores that the rank may run on, as text to compare: see base/core.h
+  std::string messages;  // "ucx" if this rank needs UCX for messages, because of device memory
   // In the process's own pid namespace: UCC tells processes apart by host and pid
   long pid = 0;
   NamedValues agreed;  // what must be equal on all ranks: settings, library versions

@@ -36,14 +36,12 @@ class MixedCarrier final : public Carrier {
     std::uint64_t position;  // only if the receive is from one rank
   };
 
-  Carrier& carrier_to(std::uint64_t position) const {
-    return position < is_near_.size() && is_near_[position] ? near_ : far_;
-  }
+  Carrier& carrier_to(std::uint64_t position) const { return position < is_near_.size() && is_near_[position] ? near_ : far_; }
   void settle(LoopToken& token, std::deque<Waiting>& queue);
 
   Carrier& near_;
   Carrier& far_;
-  std::vector<bool> is_near_;                           // by position
+  std::vector<bool> is_near_;                            // by position
   std::map<std::uint64_t, std::deque<Waiting>> queues_;  // by tag without source; each begins with one from any
 };
 

@@ -26,6 +26,9 @@ struct TagLayout {
     return static_cast<std::uint64_t>(space) << 63U | static_cast<std::uint64_t>(group) << 48U |
            static_cast<std::uint64_t>(source) << 32U | tag;
   }
+  static constexpr std::uint16_t group_of(std::uint64_t packed) {
+    return static_cast<std::uint16_t>((packed >> 48U) & static_cast<std::uint64_t>(kMaxGroup));
+  }
   static constexpr int source_of(std::uint64_t packed) { return static_cast<int>((packed >> 32U) & (kMaxRanks - 1)); }
 };
 

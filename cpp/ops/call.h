@@ -19,6 +19,8 @@ struct GroupInfo {
   int size = 1;
   // All members share memory, so the collectives of the group go through it
   bool shares_memory = false;
+  // The group spans hosts and is divided by host: see hosts/levels.h
+  bool has_levels = false;
 };
 
 struct Call {

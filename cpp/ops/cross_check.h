@@ -8,12 +8,12 @@
 #include <memory>
 #include <string>
 
+#include "messages/channel.h"
+#include "messages/messages.h"
 #include "ops/call.h"
 #include "ops/prepared.h"
 #include "progress/op_decorator.h"
 #include "ucc/team.h"
-#include "messages/channel.h"
-#include "messages/messages.h"
 
 namespace torch_ucc {
 

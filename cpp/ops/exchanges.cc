@@ -124,7 +124,7 @@ class Moves {
   }
 
   const std::optional<MessageMemory> memory_;  // of all messages, if it is a device's
-  std::optional<shm::Movement::Kind> kind_;        // empty: in messages
+  std::optional<shm::Movement::Kind> kind_;    // empty: in messages
   std::size_t rank_ = 0;
   std::vector<Part> sources_;  // by rank, like the destinations
   std::vector<Part> destinations_;

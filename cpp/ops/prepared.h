@@ -12,10 +12,11 @@
 
 #include "base/settings.h"
 #include "compat/torch_compat.h"
+#include "hosts/all_reduce.h"
+#include "messages/messages.h"
 #include "ops/call.h"
 #include "shm/movement.h"
 #include "ucc/collective.h"
-#include "messages/messages.h"
 
 namespace torch_ucc {
 
@@ -32,6 +33,7 @@ enum class Path : unsigned char {
   nothing,     // nothing is sent: there are no elements, or no other ranks
   memory,      // one collective through shared memory
   collective,  // one UCC collective
+  levels,      // through shared memory on each host, and by UCC between hosts
   messages,    // our own messages over UCX
 };
 
@@ -82,6 +84,8 @@ struct Prepared : Held {
   Pieces pieces;
 
   shm::Movement movement;
+
+  hosts::Reduction reduction;
 
   std::vector<Message> messages;
   NextRound next_round;  // empty if there is one round only

@@ -156,6 +156,11 @@ std::optional<ReduceRule> reduce_rule(ScalarType dtype, Op op) {
     rule.compute = type->average_compute;
     rule.datatype = find_type(rule.compute)->datatype;
   }
+  rule.memory_type = find_type(rule.compute)->memory_type;
+  if (rule.order) {
+    rule.memory_type = rule.datatype == UCC_DT_INT64 ? Memory::int64 : Memory::int32;
+  }
+  rule.memory_op = memory_op_for(rule.op);
   return rule;
 }
 

@@ -24,7 +24,7 @@ struct ReduceRule {
   // MIN and MAX of floats: compared as ordered integer keys, see ordered_keys.h
   bool order = false;
   bool scale = false;  // PREMUL_SUM: multiplied by the caller's factor, then summed
-  // How shared memory reduces `compute` of the rule that natively() returns
+  // How shared memory reduces what UCC reduces by this rule
   shm::DataType memory_type = shm::DataType::uint8;
   shm::ReduceOp memory_op = shm::ReduceOp::sum;
 

@@ -346,6 +346,19 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
     prepared.store = stored(tensor, buffer.values, rule, call.group->size);
     return prepared;
   }
+  if (call.group->has_levels && !call.device_memory && bytes_of(buffer.values) >= settings.levels_from) {
+    prepared.keep_memory(buffer.values, buffer.is_buffer);
+    prepared.path = Path::levels;
+    prepared.reduction = {part_of(buffer.values),
+                          static_cast<std::size_t>(buffer.values.element_size()),
+                          rule.memory_type,
+                          rule.memory_op,
+                          rule.datatype,
+                          rule.op,
+                          2 * settings.segment_bytes};
+    prepared.store = stored(tensor, buffer.values, rule, call.group->size);
+    return prepared;
+  }
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer.values, call, settings);
   prepared.args = allreduce_in_place_args(data_of(buffer.values), prepared.pieces.total, rule.datatype, rule.op, call.memory());

@@ -4,19 +4,22 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "hosts/all_reduce.h"
+#include "hosts/levels.h"
+#include "messages/channel.h"
+#include "messages/messages.h"
 #include "ops/call.h"
 #include "ops/prepared.h"
 #include "shm/board.h"
 #include "shm/collective.h"
 #include "ucc/collective.h"
 #include "ucc/team.h"
-#include "messages/channel.h"
-#include "messages/messages.h"
 
 namespace torch_ucc {
 
@@ -110,14 +113,19 @@ class Local : public Op {
   const std::shared_ptr<UccTeam> team_;
 };
 
-// `channel`, `team` and `board` belong to the same group; `board` is null if the group does not share
-// memory. The sequence number of `call` must be final, because it is the tag of a collective's
-// messages.
+// `channel`, `team`, `board` and `levels` belong to the same group; `board` is null if the group does
+// not share memory, and `levels` is empty if the group is not divided. The sequence number of `call` must be final, because it is
+// the tag of a collective's messages.
 inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared&& prepared, const std::shared_ptr<UccTeam>& team,
-                                          const std::shared_ptr<Channel>& channel, const std::shared_ptr<shm::Board>& board) {
+                                          const std::shared_ptr<Channel>& channel, const std::shared_ptr<shm::Board>& board,
+                                          const std::optional<hosts::Levels>& levels) {
   if (prepared.path == Path::memory) {
     shm::Movement movement = std::move(prepared.movement);
     return std::make_shared<TensorOp<shm::Collective>>(std::move(call), std::move(prepared), board, std::move(movement));
+  }
+  if (prepared.path == Path::levels) {
+    const hosts::Reduction reduction = prepared.reduction;
+    return std::make_shared<TensorOp<hosts::AllReduce>>(std::move(call), std::move(prepared), team, *levels, reduction);
   }
   if (prepared.path == Path::collective) {
     const ucc_coll_args_t args = prepared.args;

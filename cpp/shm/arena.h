@@ -93,7 +93,7 @@ class Arena {
 
   SharedMemory own_;
   std::size_t slot_bytes_ = 0;
-  std::size_t faces_ = 0;  // for how many groups there is room
+  std::size_t faces_ = 0;              // for how many groups there is room
   std::size_t neighbours_in_all_ = 0;  // also those that cannot be mapped
   std::map<std::uint64_t, SharedMemory> neighbours_;
   std::uint64_t self_ = 0;

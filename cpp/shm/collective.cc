@@ -193,8 +193,8 @@ bool Collective::use_memory(bool reads) {
   const MemoryLease::Use use(lease());
   if (!use) {
     lease().wait_until_revoked();
-    run_.stores = false;
-    if (left_ == nullptr && given_ != 0) {
+    run_.stores = movement_.owns_destinations;
+    if (left_ == nullptr && given_ != 0 && !movement_.owns_sources) {
       status_ = Status(StatusCode::transport, "its caller has its memory back");
       return false;
     }
@@ -255,7 +255,7 @@ void Collective::give_up() {
 
 // If the operation goes on without its caller, it reads from a copy.
 void Collective::on_taken_back(After after) noexcept {
-  if (after != After::goes_on) {
+  if (after != After::goes_on || movement_.owns_sources) {
     return;
   }
   left_ = std::make_unique_for_overwrite<char[]>(given_);

@@ -42,16 +42,16 @@ struct Mail::Peer {
   MailWriter writer;
   MailReader reader;
   std::uint32_t next_number = 0;
-  std::uint64_t unasked = 0;          // bytes of messages sent without offer
-  std::deque<Answer> answers{};       // to be sent
+  std::uint64_t unasked = 0;     // bytes of messages sent without offer
+  std::deque<Answer> answers{};  // to be sent
   std::deque<Outgoing> to_announce{};
   std::vector<Outgoing> offered{};
   std::deque<Outgoing> accepted{};
   std::vector<Incoming> incoming{};
-  std::size_t awaited = 0;            // posted receives from this peer
+  std::size_t awaited = 0;  // posted receives from this peer
   bool is_watched = false;
-  bool rings = false;                 // it may wait for lines that were taken
-  std::string broken{};               // what the peer did that it may not do
+  bool rings = false;    // it may wait for lines that were taken, or for an answer
+  std::string broken{};  // what the peer did that it may not do
 };
 
 Mail::Mail(std::uint64_t self, std::vector<Neighbour> neighbours) : self_(self) {
@@ -170,8 +170,8 @@ bool Mail::stream(Peer& peer, Outgoing& outgoing) {
 
 // The receiver of an offer has answered.
 void Mail::answered(Peer& peer, const Letter& letter) {
-  const auto at = std::find_if(peer.offered.begin(), peer.offered.end(),
-                               [&](const Outgoing& each) { return each.number == letter.message; });
+  const auto at =
+      std::find_if(peer.offered.begin(), peer.offered.end(), [&](const Outgoing& each) { return each.number == letter.message; });
   if (at == peer.offered.end()) {
     given_back(peer, letter.message);
     return;
@@ -188,8 +188,8 @@ void Mail::answered(Peer& peer, const Letter& letter) {
 // The receiver of a message that it had accepted has no use for it any more. Does nothing if the
 // message has been sent, or taken back, meanwhile.
 void Mail::given_back(Peer& peer, std::uint32_t number) {
-  const auto at = std::find_if(peer.accepted.begin(), peer.accepted.end(),
-                               [&](const Outgoing& each) { return each.number == number; });
+  const auto at =
+      std::find_if(peer.accepted.begin(), peer.accepted.end(), [&](const Outgoing& each) { return each.number == number; });
   if (at == peer.accepted.end()) {
     return;
   }
@@ -277,7 +277,7 @@ void Mail::hand_over(std::list<Kept>::iterator kept, Parcel& parcel) {
   } else if (kept->is_offer) {
     accept(*kept->peer, parcel, kept->tag, kept->bytes, kept->number);
     watch(*kept->peer);
-    write(*kept->peer);
+    kept->peer->rings = write(*kept->peer) || kept->peer->rings;
   } else {
     parcel.unpack(0, kept->data.get(), kept->arrived);
     if (kept->arrived == kept->bytes) {
@@ -536,6 +536,29 @@ void Mail::fail(Peer& peer, const std::string& why) {
   for (Parcel* const parcel : ended) {
     parcel->ended(Status(StatusCode::transport, why));
   }
+}
+
+void Mail::drop_group(LoopToken& token, std::uint16_t group) {
+  token.check();
+  kept_.remove_if([&](const Kept& kept) {
+    if (TagLayout::group_of(kept.tag) != group) {
+      return false;
+    }
+    if (kept.own != nullptr) {
+      return false;  // its operation still lives
+    }
+    if (kept.is_offer) {
+      kept.peer->answers.push_back({Kind::decline, kept.number});
+      watch(*kept.peer);
+    } else if (kept.arrived == kept.bytes) {
+      kept.peer->reader.settle(kept_bytes(kept.bytes));
+    } else {
+      for (Incoming& incoming : kept.peer->incoming) {
+        incoming.kept = incoming.kept == &kept ? nullptr : incoming.kept;  // the rest is dropped
+      }
+    }
+    return true;
+  });
 }
 
 std::optional<std::string> Mail::take_note(LoopToken& token) {

@@ -32,10 +32,10 @@ class Mail final : public Carrier {
   static constexpr std::size_t kMaxNote = 4096;
 
   struct Neighbour {
-    std::uint64_t position = 0;     // in the context
-    MailBox* mine = nullptr;        // the box of this process for the neighbour
+    std::uint64_t position = 0;  // in the context
+    MailBox* mine = nullptr;     // the box of this process for the neighbour
     const MailBox* theirs = nullptr;
-    const Bell* bell = nullptr;     // null if it cannot be rung
+    const Bell* bell = nullptr;  // null if it cannot be rung
   };
 
   // `self` is the position of this process, which sends to itself without a box. The boxes and bells
@@ -52,6 +52,10 @@ class Mail final : public Carrier {
   bool cancels_at_once(std::uint64_t /*position*/) const override { return true; }
 
   Status progress(LoopToken& token) override;
+
+  // Drops the messages of a group that no receive has matched. Called when this process closes the
+  // group.
+  void drop_group(LoopToken& token, std::uint16_t group);
 
   // Returns the text of a note from a neighbour, if one has arrived: a message of the group
   // TagLayout::kNotes from rank 0, with Space::collective and tag 0.

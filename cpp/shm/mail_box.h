@@ -49,9 +49,9 @@ struct MailBox {
   static constexpr std::size_t kPage = 4096;
 
   // About what the neighbour sends to the owner of this box:
-  alignas(128) std::atomic<std::uint64_t> taken{0};    // lines that the owner has taken
-  std::atomic<std::uint64_t> settled{0};               // bytes of messages without offer that the owner keeps no more
-  alignas(128) std::array<MailLine, kLines> lines{};   // the data follows, in pages of its own
+  alignas(128) std::atomic<std::uint64_t> taken{0};   // lines that the owner has taken
+  std::atomic<std::uint64_t> settled{0};              // bytes of messages without offer that the owner keeps no more
+  alignas(128) std::array<MailLine, kLines> lines{};  // the data follows, in pages of its own
 
   static constexpr std::size_t data_offset() { return (sizeof(MailBox) + kPage - 1) / kPage * kPage; }
   static constexpr std::size_t total_bytes() { return data_offset() + kData; }
@@ -123,11 +123,11 @@ class MailWriter {
 
   MailBox& mine_;
   const MailBox& theirs_;
-  std::uint64_t next_ = 0;                               // the number of the next line
-  std::uint64_t end_ = 0;                                // where the data of all lines ends
-  std::uint64_t taken_ = 0;                              // lines that may be written again
-  std::uint64_t freed_ = 0;                              // where their data ends
-  std::array<std::uint64_t, MailBox::kLines> ends_{};    // by line: where its data ends
+  std::uint64_t next_ = 0;                             // the number of the next line
+  std::uint64_t end_ = 0;                              // where the data of all lines ends
+  std::uint64_t taken_ = 0;                            // lines that may be written again
+  std::uint64_t freed_ = 0;                            // where their data ends
+  std::array<std::uint64_t, MailBox::kLines> ends_{};  // by line: where its data ends
 };
 
 // Reads the box of one neighbour for this process.

@@ -72,6 +72,9 @@ struct Movement {
   ReduceOp op = ReduceOp::sum;
   Parts sources{};
   Parts destinations{};
+  // Whether that memory belongs to the operation. Memory of the caller is used within the lease only.
+  bool owns_sources = false;
+  bool owns_destinations = false;
 
   // Whether each rank reads from all others in each step.
   bool is_mutual() const {

@@ -17,10 +17,12 @@ enum class State : std::uint8_t {
   failed,     // ended with an error, or was given up
 };
 
-// How an operation reaches its peers. `native`: through UCC, in device memory. `none`: the
+// How an operation reaches its peers. `levels`: through memory on each host, and by UCC between
+// hosts. `native`: through UCC, in device memory. `none`: the
 // operation sends nothing itself.
-enum class Route : std::uint8_t { none, memory, ucc, native, messages, store };
-inline constexpr std::array kRoutes{Route::none, Route::memory, Route::ucc, Route::native, Route::messages, Route::store};
+enum class Route : std::uint8_t { none, memory, levels, ucc, native, messages, store };
+inline constexpr std::array kRoutes{Route::none,   Route::memory,   Route::levels, Route::ucc,
+                                    Route::native, Route::messages, Route::store};
 
 inline const char* name(State state) {
   switch (state) {
@@ -42,6 +44,8 @@ inline const char* name(Route route) {
       return "none";
     case Route::memory:
       return "memory";
+    case Route::levels:
+      return "levels";
     case Route::ucc:
       return "ucc";
     case Route::native:

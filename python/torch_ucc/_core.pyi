@@ -19,6 +19,7 @@ class Settings(metaclass=_Pybind11Type):
     direct: list[tuple[str, str]]
     native: list[tuple[str, str]]
     host_path: bool
+    levels_from: int
     life_lines: bool
     close_timeout: timedelta
     agreed: list[tuple[str, str]]
@@ -49,6 +50,8 @@ class UccBackend(Backend, metaclass=_Pybind11Type):
     def world(self) -> World: ...
     @property
     def context(self) -> int: ...
+    @property
+    def has_levels(self) -> bool: ...
     @property
     def why_not_through_memory(self) -> str: ...
     def drop_coalescing(self, why: str) -> None: ...

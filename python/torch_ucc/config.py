@@ -148,6 +148,12 @@ class Config:
         "Let ranks of one host communicate through shared memory of this package, not by UCC and UCX.",
         agreed=True,
     )
+    levels_from: int = _setting(
+        32 << 10,
+        size,
+        "From how many bytes on an all_reduce across hosts with several ranks is reduced on each host first.",
+        agreed=True,
+    )
     life_lines: bool = _setting(
         True,
         _switch,

@@ -69,7 +69,7 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], p
         "usable_cores": usable_here(),
         "topology": {"hosts": as_data(agreed.job.hosts), "ranks": as_data(agreed.job.ranks)},
         "plan": as_data(agreed.plan),
-        "operations": ways(in_memory=not why_not),
+        "operations": ways(not why_not, backend is not None and backend.has_levels),
         "why_not_through_memory": why_not,
         "transports": transports,
         "differences": differ,

@@ -22,6 +22,7 @@ from torch_ucc.topology.user import (
     DEVICE_COLLECTIVES,
     DEVICE_P2P,
     HOST_PATH,
+    LEVELS_FROM,
     LOOPBACK,
     NET_DEVICES,
     PPN,
@@ -95,6 +96,7 @@ def make_plan(job: Job) -> Plan:
         _network_devices(job, per_rank),
         *([_segments(job)] if several and not layer else []),
         *([_on_one_host(job)] if job.most_per_host() > 1 else []),
+        *([_levels(job)] if several and job.most_per_host() > 1 else []),
         _collectives(job),
         _algorithms(job, layer),
         _counts(job),
@@ -265,11 +267,26 @@ def _on_one_host(job: Job) -> Choice:
     return Choice(
         ON_ONE_HOST,
         IN_MEMORY,
-        "each rank writes to memory of its own, and the others read it: collectives of groups whose ranks are "
-        "all on one host, and messages between ranks of a host. Where ranks cannot map this memory, UCC and "
-        "UCX serve them, as the other rows say",
+        "each rank writes to memory of its own, and the others read it: collectives of groups whose ranks "
+        "are all on one host, and messages between ranks of a host. Where ranks cannot map this memory, UCC "
+        "and UCX serve them, as the other rows say",
         setting,
         US,
+    )
+
+
+def _levels(job: Job) -> Choice:
+    about, setting = "all_reduce", LEVELS_FROM[0]
+    if _user(job, HOST_PATH).endswith("=0"):
+        return Choice(about, "by UCC alone", f"{HOST_PATH[0]} is 0", setting, US)
+    said = _user(job, LEVELS_FROM)
+    return Choice(
+        about,
+        f"on each host first, then between hosts, from {said.partition('=')[2] or '32k'} on",
+        "the ranks of a host reduce in memory, and then the ranks with the same place on their hosts reduce "
+        "a share each by UCC, so that a rank sends less over the network, and to fewer others",
+        setting,
+        said or US,
     )
 
 

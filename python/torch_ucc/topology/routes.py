@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 
 BY_UCC, BY_MEMORY, BY_MESSAGES, BY_STORE = "UCC", "shared memory", "messages", "the store"
+BY_LEVELS = "shared memory on each host and UCC between hosts, or UCC if it is small"
 
 _COLLECTIVES = (
     "all_gather",
@@ -29,18 +30,20 @@ _EXCHANGES = ("all_to_all", "all_to_all_single", "gather", "scatter")
 _MESSAGES = ("recv", "recv_any_source", "send", "sparse_all_reduce")
 
 
-def ways(in_memory: bool) -> dict[str, str]:
-    """By what each operation of a group goes: memory that its ranks share, a collective of UCC, messages over
-    UCX, or the job's store.
+def ways(in_memory: bool, has_levels: bool = False) -> dict[str, str]:
+    """By what each operation of a group goes: memory that its ranks share, a collective of UCC, messages
+    over UCX, or the job's store.
 
-    `in_memory` says whether the group goes through memory that its ranks share. In a group that spans hosts,
-    messages between ranks of one host go through such memory, too.
+    `in_memory` says whether the group goes through memory that its ranks share, and `has_levels` whether
+    its all_reduce does so on each host. In a group that spans hosts, messages between ranks of one host go
+    through such memory, too.
     """
     return {
         **dict.fromkeys(_COLLECTIVES, BY_MEMORY if in_memory else BY_UCC),
         **dict.fromkeys(_EXCHANGES, BY_MEMORY if in_memory else BY_MESSAGES),
         **dict.fromkeys(_MESSAGES, BY_MEMORY if in_memory else BY_MESSAGES),
         "monitored_barrier": BY_STORE,
+        **({"all_reduce": BY_LEVELS} if has_levels else {}),
     }
 
 

@@ -79,7 +79,9 @@ class Boxes {
     }
   }
   // What `writer` writes for `reader`.
-  shm::MailBox* box(std::size_t writer, std::size_t reader) { return reinterpret_cast<shm::MailBox*>(boxes_[writer * size_ + reader].get()); }
+  shm::MailBox* box(std::size_t writer, std::size_t reader) {
+    return reinterpret_cast<shm::MailBox*>(boxes_[writer * size_ + reader].get());
+  }
   std::vector<shm::Mail::Neighbour> neighbours_of(std::size_t self) {
     std::vector<shm::Mail::Neighbour> neighbours;
     for (std::size_t peer = 0; peer < size_; ++peer) {

@@ -190,7 +190,8 @@ TEST(MessagesFailureByUcx, APeerThatCannotBeReachedFailsTheGroupAndTheRestIsNotP
   const auto op = job.post(0, {send_to(1, sent), receive_from(0, got)});
   ASSERT_TRUE(job.finish());
   EXPECT_EQ(op->status().code(), StatusCode::transport);
-  EXPECT_EQ(op->status().message().rfind("transfer: sending to rank 1: ucp_ep_create: UCX says '", 0), 0U) << op->status().message();
+  EXPECT_EQ(op->status().message().rfind("transfer: sending to rank 1: ucp_ep_create: UCX says '", 0), 0U)
+      << op->status().message();
   EXPECT_TRUE(job.domain(0).failed());
   EXPECT_EQ(job.outstanding(0), 0U);
 }

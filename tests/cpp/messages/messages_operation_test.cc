@@ -133,8 +133,9 @@ TEST_P(MessagesOperation, ARoundIsAskedForWhenAllOfTheLastHaveEnded) {
 TEST_P(MessagesOperation, IsAnnouncedByThePeersItWaitsFor) {
   MessagesJob job(GetParam(), 3);
   const Bell bell;
-  const auto channel = std::make_shared<Channel>(
-      job.carrier(0), MessagesJob::kGroup, std::vector<ChannelMember>{{0, nullptr}, {1, &bell}, {2, nullptr}}, 0, job.shared_domain(0));
+  const auto channel =
+      std::make_shared<Channel>(job.carrier(0), MessagesJob::kGroup,
+                                std::vector<ChannelMember>{{0, nullptr}, {1, &bell}, {2, nullptr}}, 0, job.shared_domain(0));
   Bytes bytes(8);
   const auto announced = [&](const std::vector<Message>& messages) {
     return Transfer(channel, Space::user, 0, messages).is_announced();

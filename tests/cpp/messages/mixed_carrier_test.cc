@@ -52,9 +52,8 @@ class MixedCarrierTest : public testing::Test {
     return true;
   }
   bool finish() {
-    return drive_until([&] {
-      return std::all_of(posted_.begin(), posted_.end(), [](const auto& each) { return each.second->done(); });
-    });
+    return drive_until(
+        [&] { return std::all_of(posted_.begin(), posted_.end(), [](const auto& each) { return each.second->done(); }); });
   }
   // Lets everything arrive that is under way.
   void settle() {
@@ -194,8 +193,8 @@ TEST_F(MixedCarrierTest, AReceiveThatIsGivenUpGetsNothing) {
   Bytes got(8);
   const auto own = std::make_shared<FailureDomain>("another group");
   auto& rank = at(0);
-  const auto channel = std::make_shared<Channel>(
-      rank.mixed, 7, std::vector<ChannelMember>{{0, nullptr}, {1, nullptr}, {2, nullptr}}, 0, own);
+  const auto channel =
+      std::make_shared<Channel>(rank.mixed, 7, std::vector<ChannelMember>{{0, nullptr}, {1, nullptr}, {2, nullptr}}, 0, own);
   const auto make = [&](int from, Bytes& bytes) {
     auto op = std::make_shared<Transfer>(channel, Space::user, 0, std::vector{receive_from(from, bytes)});
     rank.engine.post(op, Follow::waits);

@@ -33,6 +33,14 @@ TEST(TagLayout, WhatDiffersInAnyPartIsAnotherMessage) {
   }
 }
 
+TEST(TagLayout, TellsTheGroup) {
+  for (const Space space : {Space::user, Space::collective}) {
+    for (const std::uint16_t group : {std::uint16_t{0}, std::uint16_t{5}, static_cast<std::uint16_t>(TagLayout::kMaxGroup)}) {
+      EXPECT_EQ(TagLayout::group_of(TagLayout::pack(space, group, TagLayout::kMaxRanks - 1, 0xffffffff)), group);
+    }
+  }
+}
+
 TEST(TagLayout, TellsTheSource) {
   for (const int source : {0, 1, 255, 256, kLastRank}) {
     EXPECT_EQ(TagLayout::source_of(TagLayout::pack(Space::collective, TagLayout::kMaxGroup, source, kLargestTag)), source);

@@ -6,12 +6,12 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <numeric>
 #include <optional>
 #include <vector>
 
+#include "fakes/fake_ucc.h"
 #include "fakes/limits.h"
 #include "fakes/rig.h"
 #include "ucc/error_log.h"
@@ -20,73 +20,11 @@
 namespace torch_ucc {
 namespace {
 
-struct FakeUcc {
-  std::vector<ucc_coll_args_t> initialised;  // by piece, of all collectives
-  std::deque<ucc_coll_req_t> requests;
-  std::size_t posted = 0;
-  std::vector<std::size_t> finalised;  // pieces
-
-  ucc_status_t init_says = UCC_OK;
-  ucc_status_t post_says = UCC_OK;
-  ucc_status_t test_says = UCC_OK;  // of a team
-
-  void end(std::size_t piece, ucc_status_t status = UCC_OK) { requests.at(piece).status = status; }
-  std::size_t in_flight() const { return posted - finalised.size(); }
-};
-
-FakeUcc ucc;  // of the test that runs
-
-ucc_team_h const kTeam = reinterpret_cast<ucc_team_h>(&ucc);
-
 class Probe final : public Collective {
  public:
   using Collective::Collective;
   std::string describe() const override { return "probe"; }
 };
-
-}  // namespace
-}  // namespace torch_ucc
-
-// In place of those of the library: no test of this program starts UCC.
-using torch_ucc::ucc;
-
-ucc_status_t ucc_team_create_post(ucc_context_h*, std::uint32_t, const ucc_team_params_t*, ucc_team_h* team) {
-  *team = torch_ucc::kTeam;
-  return UCC_OK;
-}
-
-ucc_status_t ucc_team_create_test(ucc_team_h) { return ucc.test_says; }
-
-ucc_status_t ucc_team_destroy(ucc_team_h) { return UCC_OK; }
-
-ucc_status_t ucc_collective_init(ucc_coll_args_t* args, ucc_coll_req_h* request, ucc_team_h team) {
-  EXPECT_EQ(team, torch_ucc::kTeam);
-  if (ucc.init_says == UCC_OK) {
-    ucc.initialised.push_back(*args);
-    *request = &ucc.requests.emplace_back(ucc_coll_req_t{UCC_OPERATION_INITIALIZED});
-  }
-  return ucc.init_says;
-}
-
-ucc_status_t ucc_collective_post(ucc_coll_req_h request) {
-  if (ucc.post_says == UCC_OK) {
-    ++ucc.posted;
-    request->status = UCC_INPROGRESS;
-  }
-  return ucc.post_says;
-}
-
-ucc_status_t ucc_collective_finalize(ucc_coll_req_h request) {
-  for (std::size_t piece = 0; piece < ucc.requests.size(); ++piece) {
-    if (&ucc.requests[piece] == request) {
-      ucc.finalised.push_back(piece);
-    }
-  }
-  return UCC_OK;
-}
-
-namespace torch_ucc {
-namespace {
 
 constexpr std::size_t kElements = 10;
 const Pieces kWhole{.total = kElements, .element_size = sizeof(float)};

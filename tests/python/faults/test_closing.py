@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -189,3 +190,29 @@ def _store() -> dist.Store:
 def test_calls_that_race_with_the_last_close() -> None:
     env = {"TORCH_UCC_CLOSE_TIMEOUT": "500ms"}
     assert run_ranks(races_with_the_last_close, 2, 8, init=False, env=env, timeout=150) == [[], []]
+
+
+def recovers(folder: str, rank: int, times: int) -> list[tuple[int, int]]:
+    """Descriptors and gigabytes of address space, after each group that failed."""
+    used = []
+    for attempt in range(times):
+        store = dist.FileStore(f"{folder}/{attempt}", 2)
+        dist.init_process_group("ucc", store=store, rank=rank, world_size=2)
+        works = [dist.irecv(torch.ones(3), 1 - rank), dist.isend(torch.ones(1 << 20), 1 - rank, tag=1)]
+        assert failure(lambda: dist.all_reduce(torch.ones(4)) if rank == 0 else dist.barrier())
+        assert all(failure(work.wait) for work in works)
+        dist.destroy_process_group()
+        del works
+        status = Path("/proc/self/status").read_text()
+        size = int(re.search(r"VmSize:\s+(\d+) kB", status)[1])  # type: ignore[index]
+        used.append((len(list(Path("/proc/self/fd").iterdir())), size >> 20))
+    return used
+
+
+def recovers_as_rank(folder: str, times: int) -> list[tuple[int, int]]:
+    return recovers(folder, int(os.environ["RANK"]), times)
+
+
+def test_groups_that_failed_leave_nothing_behind_on_one_host(tmp_path: Path) -> None:
+    for used in run_ranks(recovers_as_rank, 2, str(tmp_path), 12, init=False):
+        assert len(set(used[2:])) == 1, used

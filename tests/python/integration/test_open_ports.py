@@ -35,14 +35,18 @@ def addresses_listened_on() -> set[str]:
     return {own[name] for name in open_files if name in own}
 
 
-@pytest.mark.parametrize("said", [{}, {"LOCAL_WORLD_SIZE": "2"}], ids=["by the plan", "by torchrun"])
+BY_UCX = {"TORCH_UCC_HOST_PATH": "0"}
+CASES = {"through memory": {}, "by the plan": BY_UCX, "by torchrun": {**BY_UCX, "LOCAL_WORLD_SIZE": "2"}}
+
+
+@pytest.mark.parametrize("said", CASES.values(), ids=list(CASES))
 def test_ranks_of_one_host_listen_nowhere(said: dict[str, str]) -> None:
     assert run_ranks(addresses_listened_on, 2, env=said) == [set(), set()]
 
 
 def test_what_the_user_says_counts() -> None:
     """Which shows that the ports are seen, too."""
-    for addresses in run_ranks(addresses_listened_on, 2, env={"UCX_TLS": "all"}):
+    for addresses in run_ranks(addresses_listened_on, 2, env={**BY_UCX, "UCX_TLS": "all"}):
         assert addresses and addresses <= LOOPBACK
 
 
@@ -51,6 +55,6 @@ def test_interfaces_that_the_user_names_count() -> None:
     interfaces = sorted(found - {"lo", "bonding_masters"})
     if not interfaces:
         pytest.skip("this machine has no interface but the loopback")
-    env = {"UCX_TLS": "all", "UCX_NET_DEVICES": ",".join(interfaces)}
+    env = {**BY_UCX, "UCX_TLS": "all", "UCX_NET_DEVICES": ",".join(interfaces)}
     for addresses in run_ranks(addresses_listened_on, 2, env=env):
         assert addresses - LOOPBACK
