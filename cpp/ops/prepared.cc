@@ -96,6 +96,11 @@ void Prepared::isolate() {
   for (Part& part : movement.destinations.all()) {
     isolate_destination(part.data, part.bytes);
   }
+  if (path == Path::levels) {  // in place
+    void* const data = reduction.memory.data;
+    isolate_source(reduction.memory.data, reduction.memory.bytes);
+    landed.emplace_back(data, buffers.back(), reduction.memory.bytes);
+  }
   if (!landed.empty()) {
     store = [landed = std::move(landed), rest = std::move(store)] {
       for (const auto& [data, landing, bytes] : landed) {

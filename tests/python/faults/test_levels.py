@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,56 @@ def test_results_are_those_of_one_level(pair: Hosts, place: str) -> None:
 def test_three_hosts() -> None:
     with hosts(3) as three:
         assert three.run(reduced, [list(range(6))], per_host=2, env=ALWAYS, timeout=300)
+
+
+def overlapping() -> list[list[float]]:
+    """Calls of one batch whose tensors share memory read before and write after all others."""
+    found = []
+    for count in (100, 30000):
+        for dtype in (torch.float32, torch.bfloat16):
+            whole = torch.arange(count).remainder(7).to(dtype) + dist.get_rank()
+            parts = [whole[: count // 2 + 10], whole[count // 2 - 10 :], whole[::2]]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch calls it deprecated
+                dist.all_reduce_coalesced(parts)
+            found.append(whole.float().tolist())
+    return found
+
+
+def test_calls_that_share_memory(pair: Hosts) -> None:
+    in_levels = pair.run(overlapping, per_host=2, env=ALWAYS)
+    assert in_levels == pair.run(overlapping, per_host=2, env=NEVER)
+
+
+def interrupted() -> list[float]:
+    """Rank 0 is interrupted in an all_reduce that rank 3 joins late; the others get its data all the same."""
+
+    class Now(Exception):
+        pass
+
+    def raise_now(*_: object) -> None:
+        raise Now
+
+    store = dist.distributed_c10d._get_default_store()
+    tensor = torch.full((100000,), dist.get_rank() + 1.0)
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 3:
+        store.wait(["test/interrupted"])
+    if dist.get_rank() == 0:
+        signal.signal(signal.SIGALRM, raise_now)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(Now):
+            dist.all_reduce(tensor)
+        tensor.fill_(7)
+        store.set("test/interrupted", "1")
+    else:
+        dist.all_reduce(tensor)
+    dist.barrier()
+    return [float(tensor.min()), float(tensor.max())]
+
+
+def test_a_caller_that_is_interrupted_leaves_its_data(pair: Hosts) -> None:
+    assert pair.run(interrupted, per_host=2, env=ALWAYS) == [[7.0, 7.0]] + [[10.0, 10.0]] * 3
 
 
 def many_at_once() -> None:
