@@ -164,7 +164,7 @@ void CommContext::open_mail() {
     const shm::Arena::Boxes boxes = arena_->boxes_with(each.position);
     neighbours.push_back({each.position, boxes.mine, boxes.theirs, roster_.bell_of(each.position)});
   }
-  mail_ = std::make_unique<shm::Mail>(roster_.self(), std::move(neighbours));
+  mail_ = std::make_unique<shm::Mail>(roster_.self(), neighbours);
   engine_.with_baton(Deadline(), [&](LoopToken& token) { transports_.use(token, *mail_); });
 }
 

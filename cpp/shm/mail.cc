@@ -54,7 +54,7 @@ struct Mail::Peer {
   std::string broken{};  // what the peer did that it may not do
 };
 
-Mail::Mail(std::uint64_t self, std::vector<Neighbour> neighbours) : self_(self) {
+Mail::Mail(std::uint64_t self, const std::vector<Neighbour>& neighbours) : self_(self) {
   for (const Neighbour& neighbour : neighbours) {
     peers_.push_back(std::make_unique<Peer>(neighbour));
     by_position_.resize(std::max<std::size_t>(by_position_.size(), neighbour.position + 1));
@@ -438,8 +438,8 @@ void Mail::withdrawn(Peer& peer, std::uint32_t number) {
 
 Status Mail::progress(LoopToken& token) {
   token.check();
-  for (std::size_t i = 0; i < watched_.size(); ++i) {
-    serve(*watched_[i]);
+  for (Peer* const peer : watched_) {
+    serve(*peer);
   }
   std::erase_if(watched_, [](Peer* peer) {
     peer->is_watched = peer->is_busy();

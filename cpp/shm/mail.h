@@ -40,7 +40,7 @@ class Mail final : public Carrier {
 
   // `self` is the position of this process, which sends to itself without a box. The boxes and bells
   // must outlive the mail.
-  Mail(std::uint64_t self, std::vector<Neighbour> neighbours);
+  Mail(std::uint64_t self, const std::vector<Neighbour>& neighbours);
   ~Mail() override;
 
   // Positions are those of neighbours or of this process.
