@@ -50,10 +50,10 @@ void Parcel::begin(LoopToken& token, Carrier& carrier) {
   carrier.count_posted(token);
 }
 
-void Parcel::ended(Status status, int source, std::size_t length) {
+void Parcel::ended(const Status& status, int source, std::size_t length) {
   carrier_->count_ended();
   ended_.store(true, std::memory_order_relaxed);
-  op_.ended(*this, std::move(status), source, length);
+  op_.ended(*this, status, source, length);
 }
 
 void Parcel::make_copy() {
@@ -147,7 +147,7 @@ void Messages::post(LoopToken& token, Parcel& parcel) {
   }
 }
 
-void Messages::ended(const Parcel& parcel, Status status, int source, std::size_t length) {
+void Messages::ended(const Parcel& parcel, const Status& status, int source, std::size_t length) {
   ++ended_;
   if (!status.ok()) {
     fail(Status(status.code(),

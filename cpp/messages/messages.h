@@ -62,7 +62,7 @@ class Messages : public Op {
   void begin_next_round();
   void post_more(LoopToken& token);
   void post(LoopToken& token, Parcel& parcel);
-  void ended(const Parcel& parcel, Status status, int source, std::size_t length);
+  void ended(const Parcel& parcel, const Status& status, int source, std::size_t length);
   void fail(Status status);
 
   const std::shared_ptr<Channel> channel_;

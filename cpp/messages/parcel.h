@@ -63,7 +63,7 @@ class Parcel {
   Carrier& carrier() const { return *carrier_; }
   // Says how the message ended. For a receive that got a message: `source` is the rank of the group
   // that sent it, and `length` is its size.
-  void ended(Status status, int source = Message::kAnyRank, std::size_t length = 0);
+  void ended(const Status& status, int source = Message::kAnyRank, std::size_t length = 0);
   // Any thread.
   bool has_ended() const { return ended_.load(std::memory_order_relaxed); }
 
