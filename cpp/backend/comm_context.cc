@@ -359,6 +359,7 @@ std::optional<hosts::Levels> CommContext::divide(const GroupSpec& group, std::ui
   }
   const auto positions = [&](const std::vector<int>& ranks) {
     std::vector<std::uint64_t> found;
+    found.reserve(ranks.size());
     for (const int rank : ranks) {
       found.push_back(members[static_cast<std::size_t>(rank)]);
     }
