@@ -321,7 +321,7 @@ def as_text(name: str, value: Any) -> str:
         return f"{microseconds}us"
     if isinstance(value, bool):
         return str(int(value))
-    if name.endswith("_bytes"):
+    if name.endswith(("_bytes", "_from")):
         for unit, shift in (("g", 30), ("m", 20), ("k", 10)):
             if value % (1 << shift) == 0:
                 return f"{value >> shift}{unit}"
