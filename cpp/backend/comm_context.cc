@@ -353,24 +353,28 @@ void CommContext::create_team(const std::shared_ptr<UccTeam>& team, const GroupS
 std::optional<hosts::Levels> CommContext::divide(const GroupSpec& group, std::uint16_t id,
                                                  const std::vector<std::uint64_t>& members,
                                                  const std::shared_ptr<FailureDomain>& domain) {
-  const hosts::Layout layout(roster_.hosts_of(members));
-  if (!all_share_memory_ || !layout.is_useful()) {
+  if (!all_share_memory_) {
     return std::nullopt;
   }
-  const auto positions = [&](const std::vector<int>& ranks) {
-    std::vector<std::uint64_t> found;
-    found.reserve(ranks.size());
-    for (const int rank : ranks) {
-      found.push_back(members[static_cast<std::size_t>(rank)]);
-    }
+  std::vector<std::size_t> host_of(members.size());
+  std::transform(members.begin(), members.end(), host_of.begin(),
+                 [&](std::uint64_t position) { return roster_.plan().host_of(position); });
+  const hosts::Layout layout{ByHost(host_of)};
+  if (!layout.is_useful()) {
+    return std::nullopt;
+  }
+  const auto positions = [&](const std::vector<std::size_t>& ranks) {
+    std::vector<std::uint64_t> found(ranks.size());
+    std::transform(ranks.begin(), ranks.end(), found.begin(), [&](std::size_t rank) { return members[rank]; });
     return found;
   };
-  const std::vector<std::uint64_t> here = positions(layout.on(layout.host_of(group.rank)));
-  const std::size_t place = layout.place_of(group.rank);
+  const auto rank = static_cast<std::size_t>(group.rank);
+  const std::vector<std::uint64_t> here = positions(layout.on(layout.host_of(rank)));
+  const std::size_t place = layout.place_of(rank);
   hosts::Levels levels{arena_->open(id, here, static_cast<int>(place), roster_.bells_of(here), domain), nullptr, layout.rows()};
   if (place < layout.rows()) {
     levels.row = std::make_shared<UccTeam>(static_cast<std::uint16_t>(id + 1), positions(layout.row(place)),
-                                           static_cast<int>(layout.host_of(group.rank)), Bells{}, domain);
+                                           static_cast<int>(layout.host_of(rank)), Bells{}, domain);
     create_team(levels.row, group);
   }
   return levels;

@@ -117,15 +117,6 @@ Bells Roster::bells_of(const std::vector<std::uint64_t>& positions) const {
 }
 
 // A process that has ended already has no bell.
-std::vector<std::string> Roster::hosts_of(const std::vector<std::uint64_t>& positions) const {
-  std::vector<std::string> hosts;
-  hosts.reserve(positions.size());
-  for (const std::uint64_t position : positions) {
-    hosts.push_back(peers_[position].neighbourhood());
-  }
-  return hosts;
-}
-
 std::vector<shm::Arena::Neighbour> Roster::arenas() const {
   std::vector<shm::Arena::Neighbour> found;
   for (const std::uint64_t position : everybody()) {

@@ -51,9 +51,6 @@ class Roster {
   const Bell* bell_of(std::uint64_t position) const;
   Bells bells_of(const std::vector<std::uint64_t>& positions) const;
 
-  // The host of each of these members, as a text to compare.
-  std::vector<std::string> hosts_of(const std::vector<std::uint64_t>& positions) const;
-
   // The other members on this host and in this pid namespace.
   std::vector<shm::Arena::Neighbour> arenas() const;
 

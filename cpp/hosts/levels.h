@@ -3,65 +3,48 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/by_host.h"
 #include "shm/board.h"
 #include "ucc/team.h"
 
 namespace torch_ucc::hosts {
 
-// The ranks of a group by host: hosts in the order of their lowest rank, the ranks of a host in the
-// order of their ranks. Row i has the rank at place i of each host. There are as many rows as the
-// host with the fewest ranks has places, so some ranks of other hosts may be in no row.
+// Row i has the rank at place i of each host. There are as many rows as the host with the fewest
+// ranks has places, so some ranks of other hosts may be in no row.
 class Layout {
  public:
-  // `host_of` names the host of each rank.
-  explicit Layout(const std::vector<std::string>& host_of) {
-    std::vector<std::string> names;
-    for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
-      std::size_t host = 0;
-      while (host < names.size() && names[host] != host_of[rank]) {
-        ++host;
-      }
-      if (host == names.size()) {
-        names.push_back(host_of[rank]);
-        hosts_.emplace_back();
-      }
-      places_.emplace_back(host, hosts_[host].size());
-      hosts_[host].push_back(static_cast<int>(rank));
-    }
-    for (const std::vector<int>& host : hosts_) {
-      rows_ = rows_ == 0 ? host.size() : std::min(rows_, host.size());
-      most_ = std::max(most_, host.size());
+  // `by_host` has the ranks of the group.
+  explicit Layout(ByHost by_host) : by_host_(std::move(by_host)) {
+    for (std::size_t host = 0; host < hosts(); ++host) {
+      const std::size_t ranks = on(host).size();
+      rows_ = host == 0 ? ranks : std::min(rows_, ranks);
     }
   }
 
-  std::size_t hosts() const { return hosts_.size(); }
+  std::size_t hosts() const { return by_host_.hosts(); }
   std::size_t rows() const { return rows_; }
   // Whether dividing the group has a use: there are several hosts, and one of them has several ranks.
-  bool is_useful() const { return hosts_.size() > 1 && most_ > 1; }
-  std::size_t host_of(int rank) const { return places_[static_cast<std::size_t>(rank)].first; }
-  std::size_t place_of(int rank) const { return places_[static_cast<std::size_t>(rank)].second; }
+  bool is_useful() const { return hosts() > 1 && by_host_.ranks() > hosts(); }
+  std::size_t host_of(std::size_t rank) const { return by_host_.place_of(rank).host; }
+  std::size_t place_of(std::size_t rank) const { return by_host_.place_of(rank).index; }
   // The ranks on a host.
-  const std::vector<int>& on(std::size_t host) const { return hosts_[host]; }
+  const std::vector<std::size_t>& on(std::size_t host) const { return by_host_.on(host); }
   // The ranks of a row, by host.
-  std::vector<int> row(std::size_t row) const {
-    std::vector<int> ranks;
-    for (const std::vector<int>& host : hosts_) {
-      ranks.push_back(host[row]);
+  std::vector<std::size_t> row(std::size_t row) const {
+    std::vector<std::size_t> ranks;
+    for (std::size_t host = 0; host < hosts(); ++host) {
+      ranks.push_back(on(host)[row]);
     }
     return ranks;
   }
 
  private:
-  std::vector<std::vector<int>> hosts_;
-  std::vector<std::pair<std::size_t, std::size_t>> places_;  // by rank: its host, and its place there
+  const ByHost by_host_;
   std::size_t rows_ = 0;
-  std::size_t most_ = 0;
 };
 
 // What one rank has of such a group.

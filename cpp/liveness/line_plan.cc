@@ -2,32 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 namespace torch_ucc {
-
-LinePlan::LinePlan(const std::vector<std::string>& hosts) {
-  std::map<std::string, std::size_t> numbers;
-  for (std::uint64_t position = 0; position < hosts.size(); ++position) {
-    const std::size_t host = numbers.try_emplace(hosts[position], numbers.size()).first->second;
-    if (host == by_host_.size()) {
-      by_host_.emplace_back();
-    }
-    places_.push_back({host, by_host_[host].size()});
-    by_host_[host].push_back(position);
-  }
-}
 
 std::vector<std::uint64_t> LinePlan::from(std::uint64_t position) const {
   if (hosts() < 2) {
     return {};
   }
-  const auto [host, index] = places_.at(position);
+  const auto [host, index] = by_host_.place_of(position);
   const auto counterpart = [&, index = index](std::size_t other) {
-    const std::vector<std::uint64_t>& ranks = by_host_[other % hosts()];
+    const std::vector<std::size_t>& ranks = by_host_.on(other % hosts());
     return ranks[index % ranks.size()];
   };
-  const std::vector<std::uint64_t>& own = by_host_[host];
+  const std::vector<std::size_t>& own = by_host_.on(host);
   std::vector<std::uint64_t> peers;
   for (const std::uint64_t peer : {counterpart(host + 1), counterpart(host + far()), own[(index + 1) % own.size()]}) {
     if (peer != position && std::find(peers.begin(), peers.end(), peer) == peers.end()) {
@@ -50,7 +37,7 @@ std::set<std::size_t> LinePlan::neighbours(std::size_t host) const {
 
 std::size_t LinePlan::count_to(std::uint64_t position) const {
   std::size_t count = 0;
-  for (std::uint64_t other = 0; other < places_.size(); ++other) {
+  for (std::uint64_t other = 0; other < by_host_.ranks(); ++other) {
     const std::vector<std::uint64_t> peers = from(other);
     count += static_cast<std::size_t>(std::count(peers.begin(), peers.end(), position));
   }

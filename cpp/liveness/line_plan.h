@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/by_host.h"
+
 namespace torch_ucc {
 
 // The hosts form a ring. Each rank connects to at most three ranks:
@@ -20,12 +22,12 @@ namespace torch_ucc {
 class LinePlan {
  public:
   // `hosts`: a name for each position. Ranks with equal names see each other's processes.
-  explicit LinePlan(const std::vector<std::string>& hosts);
+  explicit LinePlan(const std::vector<std::string>& hosts) : by_host_(hosts) {}
 
-  std::size_t hosts() const { return by_host_.size(); }
+  std::size_t hosts() const { return by_host_.hosts(); }
   // Returns the number of the host of `position`. Hosts are numbered from 0 in the order in which
   // they first occur.
-  std::size_t host_of(std::uint64_t position) const { return places_.at(position).host; }
+  std::size_t host_of(std::uint64_t position) const { return by_host_.place_of(position).host; }
   // Returns the other hosts that `host` has lines to or from.
   std::set<std::size_t> neighbours(std::size_t host) const;
   // Returns the positions that `position` connects to; empty if there is only one host.
@@ -34,15 +36,9 @@ class LinePlan {
   std::size_t count_to(std::uint64_t position) const;
 
  private:
-  struct Place {
-    std::size_t host;
-    std::size_t index;  // on this host
-  };
-
   std::size_t far() const;
 
-  std::vector<std::vector<std::uint64_t>> by_host_;
-  std::vector<Place> places_;  // by position
+  const ByHost by_host_;  // its ranks are positions
 };
 
 }  // namespace torch_ucc
