@@ -15,8 +15,6 @@
 #include "base/forked.h"
 #include "base/interrupt.h"
 #include "base/scarcity.h"
-#include "bootstrap/exchange.h"
-#include "bootstrap/relay.h"
 #include "shm/collective.h"
 #include "ucc/coll_args.h"
 #include "ucc/collective.h"
@@ -148,9 +146,9 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
     }
   }
   if (!is_one_host() || roster_.needs_ucx_for_messages() || !settings_.native.empty()) {
-    create_worker(give_up, deadline);
+    create_worker(prefix, give_up, deadline);
   }
-  if (mail_ != nullptr && worker_ != nullptr) {
+  if (mail_ != nullptr && !is_one_host()) {
     mix_carriers();
   }
   if (!is_one_host() || !settings_.native.empty()) {
@@ -170,12 +168,9 @@ void CommContext::open_mail() {
 
 // The ranks exchange the addresses of their workers only where messages need UCX, because these
 // addresses are the longest part of what ranks must know of each other.
-void CommContext::create_worker(const GiveUp& give_up, Deadline deadline) {
+void CommContext::create_worker(FreshPrefix& prefix, const GiveUp& give_up, Deadline deadline) {
   worker_ = std::make_unique<UcxWorker>(settings_.ucx);
-  const std::string key = key_prefix_ + "/worker";
-  Exchange exchange(*store_, key, static_cast<int>(roster_.self()), static_cast<int>(roster_.size()), worker_->address());
-  Relay relay(key);
-  worker_->set_peers(exchange.wait(deadline, give_up, &relay));
+  worker_->set_peers(prefix.exchange(*store_, "worker", worker_->address(), deadline, give_up));
   if (!settings_.direct.empty()) {
     direct_->messages.set(direct_messages(settings_.direct, *worker_));
   }

@@ -129,7 +129,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   void meet_neighbours(const GiveUp& give_up, Deadline deadline);
   void open_mail();
   void mix_carriers();
-  void create_worker(const GiveUp& give_up, Deadline deadline);
+  void create_worker(FreshPrefix& prefix, const GiveUp& give_up, Deadline deadline);
   void create_ucc(const GroupSpec& group, Deadline deadline);
   void create_team(const std::shared_ptr<UccTeam>& team, const GroupSpec& group);
   std::optional<hosts::Levels> divide(const GroupSpec& group, std::uint16_t id, const std::vector<std::uint64_t>& members,
@@ -152,7 +152,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   const std::unique_ptr<shm::Arena> arena_;  // null if this process cannot use the host path
   std::unique_ptr<shm::Mail> mail_;          // null if the processes of this host do not share memory
   std::unique_ptr<UcxWorker> worker_;        // null if no message needs UCX; then UCC is not used either
-  std::unique_ptr<MixedCarrier> mixed_;      // null if one of the two is
+  std::unique_ptr<MixedCarrier> mixed_;      // of both; null on one host, or if there is no mail
   Roster roster_;
   const std::string key_prefix_;  // of our keys in store_
   const std::shared_ptr<Direct> direct_;

@@ -97,7 +97,7 @@ void FreshPrefix::answer(KvStore& store) {
 }
 
 std::vector<std::string> FreshPrefix::exchange(KvStore& store, const std::string& name, const std::string& mine,
-                                               Deadline deadline) {
+                                               Deadline deadline, const GiveUp& give_up) {
   if (text_.empty()) {
     find(store, deadline);
   }
@@ -107,8 +107,13 @@ std::vector<std::string> FreshPrefix::exchange(KvStore& store, const std::string
   if (size_ >= kRelayed) {
     relay.emplace(key);
   }
-  std::vector<std::string> values = exchange.wait(
-      deadline, [&] { answer(store); }, relay ? &*relay : nullptr);
+  const auto between = [&] {
+    answer(store);
+    if (give_up) {
+      give_up();
+    }
+  };
+  std::vector<std::string> values = exchange.wait(deadline, between, relay ? &*relay : nullptr);
   queues_.clear();
   return values;
 }

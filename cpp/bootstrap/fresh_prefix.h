@@ -28,8 +28,10 @@ class FreshPrefix {
 
   // Runs an Exchange under the prefix and returns the values of all ranks in the order of ranks.
   // `name` must differ from the names of all other exchanges. The first exchange also finds the
-  // prefix; when it has ended, all ranks have the prefix. Throws StatusError.
-  std::vector<std::string> exchange(KvStore& store, const std::string& name, const std::string& mine, Deadline deadline);
+  // prefix; when it has ended, all ranks have the prefix. Calls `give_up` between two polls. Throws
+  // StatusError, and what `give_up` throws.
+  std::vector<std::string> exchange(KvStore& store, const std::string& name, const std::string& mine, Deadline deadline,
+                                    const GiveUp& give_up = {});
 
   // Likewise, with the number of the call as the name. So all ranks must make these calls in the
   // same order.
