@@ -124,7 +124,7 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
 
 // Sends a note to the other members of the group, so that the group fails there as well.
 void CommContext::refuse(const GroupSpec& group, std::uint16_t id, const Status& reason) {
-  const auto note = std::make_shared<std::string>((std::to_string(id) + ' ' + reason.message()).substr(0, UcxWorker::kMaxNote));
+  const auto note = std::make_shared<std::string>((std::to_string(id) + ' ' + reason.message()).substr(0, TagLayout::kMaxNote));
   std::vector<ChannelMember> members;
   std::vector<Message> messages;
   for (const std::uint64_t position : roster_.positions(group.global_ranks)) {

@@ -9,9 +9,12 @@
 
 namespace torch_ucc {
 
-// Positions are those of processes in the context; tags are those of TagLayout. Messages from one
-// process with one tag are received in the order in which they were sent. A message and the receive
-// that gets it may differ in size.
+// How a message ends that its own process has taken back.
+inline Status given_up_status() { return {StatusCode::transport, "it was given up"}; }
+
+// A process is named by its position in the context, and a tag is one of TagLayout. A carrier keeps
+// the order of the messages that one process sends with one tag. A message and the receive that gets
+// it may differ in size.
 class Carrier : public CountingPollable {
  public:
   // Begin to send or to receive. If the message ends at once, also with an error, they call
@@ -20,8 +23,8 @@ class Carrier : public CountingPollable {
   virtual void send(LoopToken& token, std::uint64_t position, std::uint64_t tag, Parcel& parcel) = 0;
   virtual void receive(LoopToken& token, std::uint64_t position, std::uint64_t tag, Parcel& parcel) = 0;
   virtual void receive_from_any(LoopToken& token, std::uint64_t tag, Parcel& parcel) = 0;
-  // Likewise, if such a message has arrived and no receive has matched it. Otherwise does nothing, and
-  // returns false.
+  // If a message that receive_from_any() would get has arrived already, and no receive has matched it,
+  // receives it and returns true. Otherwise does nothing, and returns false.
   virtual bool receive_arrived(LoopToken& token, std::uint64_t tag, Parcel& parcel) = 0;
 
   // Takes a message of this carrier back that has not ended. The carrier may still have to wait until

@@ -83,7 +83,7 @@ void MixedCarrier::cancel(LoopToken& token, Parcel& parcel) {
       break;
     }
   }
-  parcel.ended(Status(StatusCode::transport, "it was given up"));
+  parcel.ended(given_up_status());
 }
 
 }  // namespace torch_ucc

@@ -23,7 +23,11 @@ constexpr int kLinesAtOnce = 16;
 // What a message costs its receiver while no receive has matched it.
 constexpr std::size_t kept_bytes(std::size_t bytes) { return bytes + 128; }
 
-std::uint64_t note_tag() { return TagLayout::pack(Space::collective, TagLayout::kNotes, 0, 0); }
+// Finds what has this number.
+template <typename Queue>
+auto numbered(Queue& queue, std::uint32_t number) {
+  return std::find_if(queue.begin(), queue.end(), [&](const auto& each) { return each.number == number; });
+}
 
 Status withdrawn_status() { return {StatusCode::transport, "the sender has given the message up"}; }
 
@@ -133,17 +137,12 @@ bool Mail::announce(Peer& peer, Outgoing& outgoing) {
       return true;
     }
   }
-  const std::size_t length = std::min(bytes <= MailLine::kSmall ? bytes : part_of(bytes), bytes - outgoing.sent);
-  char* const room = peer.writer.room(length);
-  if (room == nullptr || !parcel.pack(outgoing.sent, room, length)) {
+  const bool is_first = !outgoing.begun;
+  if (!send_part(peer, outgoing, is_first ? Kind::whole : Kind::more)) {
     return false;
   }
-  peer.writer.put(outgoing.begun ? Kind::more : Kind::whole, outgoing.number, outgoing.tag, bytes, length);
-  if (!outgoing.begun) {
-    peer.unasked += kept_bytes(bytes);
-    outgoing.begun = true;
-  }
-  outgoing.sent += length;
+  peer.unasked += is_first ? kept_bytes(bytes) : 0;
+  outgoing.begun = true;
   if (outgoing.sent == bytes) {
     peer.to_announce.pop_front();
     parcel.ended({});
@@ -154,13 +153,9 @@ bool Mail::announce(Peer& peer, Outgoing& outgoing) {
 // Sends the next part of a message that the peer has accepted.
 bool Mail::stream(Peer& peer, Outgoing& outgoing) {
   Parcel& parcel = *outgoing.parcel;
-  const std::size_t length = std::min(part_of(parcel.bytes()), parcel.bytes() - outgoing.sent);
-  char* const room = peer.writer.room(length);
-  if (room == nullptr || !parcel.pack(outgoing.sent, room, length)) {
+  if (!send_part(peer, outgoing, Kind::more)) {
     return false;
   }
-  peer.writer.put(Kind::more, outgoing.number, 0, 0, length);
-  outgoing.sent += length;
   if (outgoing.sent == parcel.bytes()) {
     peer.accepted.pop_front();
     parcel.ended({});
@@ -168,10 +163,23 @@ bool Mail::stream(Peer& peer, Outgoing& outgoing) {
   return true;
 }
 
+// Sends a line with the next data of a message. Returns false if there is no room, or no data any
+// more because the caller has its memory back.
+bool Mail::send_part(Peer& peer, Outgoing& outgoing, Kind kind) {
+  Parcel& parcel = *outgoing.parcel;
+  const std::size_t length = std::min(part_of(parcel.bytes()), parcel.bytes() - outgoing.sent);
+  char* const room = peer.writer.room(length);
+  if (room == nullptr || !parcel.pack(outgoing.sent, room, length)) {
+    return false;
+  }
+  peer.writer.put(kind, outgoing.number, outgoing.tag, parcel.bytes(), length);
+  outgoing.sent += length;
+  return true;
+}
+
 // The receiver of an offer has answered.
 void Mail::answered(Peer& peer, const Letter& letter) {
-  const auto at =
-      std::find_if(peer.offered.begin(), peer.offered.end(), [&](const Outgoing& each) { return each.number == letter.message; });
+  const auto at = numbered(peer.offered, letter.message);
   if (at == peer.offered.end()) {
     given_back(peer, letter.message);
     return;
@@ -188,8 +196,7 @@ void Mail::answered(Peer& peer, const Letter& letter) {
 // The receiver of a message that it had accepted has no use for it any more. Does nothing if the
 // message has been sent, or taken back, meanwhile.
 void Mail::given_back(Peer& peer, std::uint32_t number) {
-  const auto at =
-      std::find_if(peer.accepted.begin(), peer.accepted.end(), [&](const Outgoing& each) { return each.number == number; });
+  const auto at = numbered(peer.accepted, number);
   if (at == peer.accepted.end()) {
     return;
   }
@@ -261,13 +268,17 @@ Parcel* Mail::take_posted(std::uint64_t tag) {
     return nullptr;
   }
   Parcel* const parcel = at->parcel;
-  if (at->peer != nullptr) {
-    --at->peer->awaited;
-  } else if (at->mask == TagLayout::kAnySource) {
+  take_out(at);
+  return parcel;
+}
+
+void Mail::take_out(std::vector<Posted>::iterator posted) {
+  if (posted->peer != nullptr) {
+    --posted->peer->awaited;
+  } else if (posted->mask == TagLayout::kAnySource) {
     --from_any_;
   }
-  posted_.erase(at);
-  return parcel;
+  posted_.erase(posted);
 }
 
 // Gives a receive the message that was kept for it.
@@ -354,13 +365,10 @@ bool Mail::take(Peer& peer, const Letter& letter) {
         kept_.push_back({&peer, letter.tag, letter.bytes, letter.message, true});
       }
       return true;
-    case Kind::more:
-      for (Incoming& incoming : peer.incoming) {
-        if (incoming.number == letter.message) {
-          return go_on(peer, incoming, letter);
-        }
-      }
-      return false;
+    case Kind::more: {
+      const auto at = numbered(peer.incoming, letter.message);
+      return at != peer.incoming.end() && go_on(peer, *at, letter);
+    }
     case Kind::accept:
     case Kind::decline:
       answered(peer, letter);
@@ -417,10 +425,9 @@ bool Mail::go_on(Peer& peer, Incoming& incoming, const Letter& letter) {
   return true;
 }
 
-// The sender sends no more of a message, of which some data may have come.
+// The sender has withdrawn a message. Some of its data may have arrived.
 void Mail::withdrawn(Peer& peer, std::uint32_t number) {
-  const auto at =
-      std::find_if(peer.incoming.begin(), peer.incoming.end(), [&](const Incoming& each) { return each.number == number; });
+  const auto at = numbered(peer.incoming, number);
   if (at != peer.incoming.end()) {
     const Incoming incoming = *at;
     peer.incoming.erase(at);
@@ -468,15 +475,9 @@ bool Mail::serve(Peer& peer) {
 // Takes the message out of whatever it is in. The peer learns of it if it knows the message.
 void Mail::cancel(LoopToken& token, Parcel& parcel) {
   token.check();
-  const Status status(StatusCode::transport, "it was given up");
   const auto is_it = [&](const auto& each) { return each.parcel == &parcel; };
   if (const auto at = std::find_if(posted_.begin(), posted_.end(), is_it); at != posted_.end()) {
-    if (at->peer != nullptr) {
-      --at->peer->awaited;
-    } else if (at->mask == TagLayout::kAnySource) {
-      --from_any_;
-    }
-    posted_.erase(at);
+    take_out(at);
   }
   kept_.remove_if([&](const Kept& each) { return each.own == &parcel; });
   for (const auto& peer : peers_) {
@@ -505,7 +506,7 @@ void Mail::cancel(LoopToken& token, Parcel& parcel) {
     take_from(peer->accepted);
     serve(*peer);
   }
-  parcel.ended(status);
+  parcel.ended(given_up_status());
 }
 
 // The peer is not believed any more: messages with it fail, now and later.
@@ -541,11 +542,8 @@ void Mail::fail(Peer& peer, const std::string& why) {
 void Mail::drop_group(LoopToken& token, std::uint16_t group) {
   token.check();
   kept_.remove_if([&](const Kept& kept) {
-    if (TagLayout::group_of(kept.tag) != group) {
+    if (TagLayout::group_of(kept.tag) != group || kept.own != nullptr) {  // the operation of `own` still lives
       return false;
-    }
-    if (kept.own != nullptr) {
-      return false;  // its operation still lives
     }
     if (kept.is_offer) {
       kept.peer->answers.push_back({Kind::decline, kept.number});
@@ -564,8 +562,8 @@ void Mail::drop_group(LoopToken& token, std::uint16_t group) {
 std::optional<std::string> Mail::take_note(LoopToken& token) {
   token.check();
   for (auto each = kept_.begin(); each != kept_.end(); ++each) {
-    if (each->tag == note_tag() && each->peer != nullptr && !each->is_offer && each->arrived == each->bytes) {
-      std::string note(each->data.get(), std::min(each->bytes, kMaxNote));
+    if (each->tag == TagLayout::note() && each->peer != nullptr && !each->is_offer && each->arrived == each->bytes) {
+      std::string note(each->data.get(), std::min(each->bytes, TagLayout::kMaxNote));
       each->peer->reader.settle(kept_bytes(each->bytes));
       kept_.erase(each);
       return note;

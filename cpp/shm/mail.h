@@ -29,7 +29,6 @@ class Mail final : public Carrier {
  public:
   static constexpr std::size_t kUnasked = std::size_t{64} << 10U;
   static constexpr std::size_t kKept = std::size_t{1} << 20U;
-  static constexpr std::size_t kMaxNote = 4096;
 
   struct Neighbour {
     std::uint64_t position = 0;  // in the context
@@ -43,7 +42,7 @@ class Mail final : public Carrier {
   Mail(std::uint64_t self, const std::vector<Neighbour>& neighbours);
   ~Mail() override;
 
-  // Positions are those of neighbours or of this process.
+  // `position` is that of a neighbour or of this process.
   void send(LoopToken& token, std::uint64_t position, std::uint64_t tag, Parcel& parcel) override;
   void receive(LoopToken& token, std::uint64_t position, std::uint64_t tag, Parcel& parcel) override;
   void receive_from_any(LoopToken& token, std::uint64_t tag, Parcel& parcel) override;
@@ -57,8 +56,7 @@ class Mail final : public Carrier {
   // group.
   void drop_group(LoopToken& token, std::uint16_t group);
 
-  // Returns the text of a note from a neighbour, if one has arrived: a message of the group
-  // TagLayout::kNotes from rank 0, with Space::collective and tag 0.
+  // Returns the text of a note from a neighbour, if one has arrived (see TagLayout::note()).
   std::optional<std::string> take_note(LoopToken& token);
 
  private:
@@ -78,7 +76,7 @@ class Mail final : public Carrier {
     Parcel* parcel;
     std::uint64_t tag;
     std::uint64_t mask;
-    Peer* peer;  // null: from any
+    Peer* peer;  // null: from any, or from this process
   };
   // A message that no receive has matched. Either its data comes without being asked for, or the
   // sender has offered it, or it is from this process itself.
@@ -120,11 +118,13 @@ class Mail final : public Carrier {
   static bool write(Peer& peer);
   static bool announce(Peer& peer, Outgoing& outgoing);
   static bool stream(Peer& peer, Outgoing& outgoing);
+  static bool send_part(Peer& peer, Outgoing& outgoing, MailLine::Kind kind);
   static void accept(Peer& peer, Parcel& parcel, std::uint64_t tag, std::size_t bytes, std::uint32_t number);
   std::list<Kept>::iterator kept_for(std::uint64_t tag, std::uint64_t mask);
   bool match_kept(const Posted& posted);
   void hand_over(std::list<Kept>::iterator kept, Parcel& parcel);
   Parcel* take_posted(std::uint64_t tag);
+  void take_out(std::vector<Posted>::iterator posted);
   static void copy_own(Parcel& from, Parcel& to, std::uint64_t tag);
   void fail(Peer& peer, const std::string& why);
 

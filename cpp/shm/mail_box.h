@@ -8,12 +8,10 @@
 // Where data lies follows from the lengths of all data before it, so both sides compute the place.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 namespace torch_ucc::shm {
 

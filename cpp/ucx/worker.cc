@@ -234,12 +234,11 @@ std::optional<std::string> UcxWorker::take_note(LoopToken& token) {
   token.check();
   if (note_request_ == nullptr) {
     ucp_tag_recv_info_t info{};
-    ucp_tag_message_h const message =
-        ucp_tag_probe_nb(worker_.get(), TagLayout::pack(Space::collective, TagLayout::kNotes, 0, 0), TagLayout::kExact, 1, &info);
+    ucp_tag_message_h const message = ucp_tag_probe_nb(worker_.get(), TagLayout::note(), TagLayout::kExact, 1, &info);
     if (message == nullptr) {
       return std::nullopt;
     }
-    note_.resize(std::min(info.length, kMaxNote));
+    note_.resize(std::min(info.length, TagLayout::kMaxNote));
     const ucp_request_param_t param{};
     note_request_ = ucp_tag_msg_recv_nbx(worker_.get(), note_.data(), note_.size(), message, &param);
   }

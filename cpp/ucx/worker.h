@@ -59,11 +59,8 @@ class UcxWorker final : public Carrier {
   void cancel(LoopToken& token, Parcel& parcel) override;
   bool cancels_at_once(std::uint64_t /*position*/) const override { return false; }
 
-  // Returns the text of a note from a peer, if one has arrived. A note is a message that no
-  // operation receives. The peer sends it on a channel of the group TagLayout::kNotes as rank 0,
-  // with Space::collective and tag 0. A note has at most kMaxNote bytes.
+  // Returns the text of a note from a peer, if one has arrived (see TagLayout::note()).
   std::optional<std::string> take_note(LoopToken& token);
-  static constexpr std::size_t kMaxNote = 4096;
 
   // Destroys the worker without any peer. All processes must have flushed everything before: see
   // FlushWorker.

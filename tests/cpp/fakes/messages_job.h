@@ -175,6 +175,13 @@ class MessagesJob {
     return op;
   }
   std::shared_ptr<Transfer> post(int rank, const std::vector<Message>& messages) { return post(rank, messages, How()); }
+  // Rank 0 sends each text to rank 1 as a note.
+  void post_notes(std::vector<Bytes>& texts) {
+    const auto notes = make_channel(0, TagLayout::kNotes, shared_domain(0));
+    for (Bytes& text : texts) {
+      post(0, {send_to(1, text)}, {.space = Space::collective, .channel = notes});
+    }
+  }
   void post_op(int rank, std::shared_ptr<Op> op) {
     engine(rank).post(op, Follow::waits);
     posted_.emplace_back(rank, std::move(op));

@@ -268,20 +268,15 @@ TEST_F(MailTest, AMessageThatGoesOnWithoutItsCallerIsSentFromACopy) {
 // --- notes
 
 TEST_F(MailTest, NotesComeInTheirOrder) {
-  std::vector<Bytes> texts{Bytes(Mail::kMaxNote, 'a'), Bytes(3, 'b')};
-  for (Bytes& text : texts) {
-    MessagesJob::How how;
-    how.space = Space::collective;
-    how.channel = job_.make_channel(0, TagLayout::kNotes, job_.shared_domain(0));
-    job_.post(0, {send_to(1, text)}, std::move(how));
-  }
+  std::vector<Bytes> texts{Bytes(TagLayout::kMaxNote, 'a'), Bytes(3, 'b')};
+  job_.post_notes(texts);
   const auto take = [&] {
     std::optional<std::string> note;
     serve(1);
     job_.engine(1).with_baton(hard_limit(), [&](LoopToken& token) { note = job_.mail(1).take_note(token); });
     return note;
   };
-  EXPECT_EQ(take(), std::string(Mail::kMaxNote, 'a'));
+  EXPECT_EQ(take(), std::string(TagLayout::kMaxNote, 'a'));
   EXPECT_EQ(take(), "bbb");
   EXPECT_EQ(take(), std::nullopt);
 }

@@ -103,13 +103,8 @@ TEST_P(UcxNotes, ComeInTheirOrderToWhoeverLooks) {
   ::setenv(threshold, GetParam(), 1);  // NOLINT(concurrency-mt-unsafe): no other thread of a test reads the environment
   UcxJob job(2);
   ::unsetenv(threshold);  // NOLINT(concurrency-mt-unsafe): as above
-  std::vector<Bytes> texts{Bytes(UcxWorker::kMaxNote, 'a'), Bytes(3, 'b')};
-  for (Bytes& text : texts) {
-    UcxJob::How how;
-    how.space = Space::collective;
-    how.channel = job.make_channel(0, TagLayout::kNotes, job.shared_domain(0));
-    job.post(0, {send_to(1, text)}, std::move(how));
-  }
+  std::vector<Bytes> texts{Bytes(TagLayout::kMaxNote, 'a'), Bytes(3, 'b')};
+  job.post_notes(texts);
   std::vector<std::string> taken;
   for (const Deadline limit = hard_limit(); taken.size() < texts.size() && !limit.passed();) {
     job.drive();
@@ -120,7 +115,7 @@ TEST_P(UcxNotes, ComeInTheirOrderToWhoeverLooks) {
       }
     });
   }
-  EXPECT_EQ(taken, (std::vector<std::string>{std::string(UcxWorker::kMaxNote, 'a'), "bbb"}));
+  EXPECT_EQ(taken, (std::vector<std::string>{std::string(TagLayout::kMaxNote, 'a'), "bbb"}));
   EXPECT_TRUE(job.finish());
   job.engine(1).with_baton(hard_limit(), [&](LoopToken& token) { EXPECT_FALSE(job.worker(1).take_note(token)); });
 }
