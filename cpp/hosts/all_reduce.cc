@@ -42,7 +42,7 @@ class AllReduce::Step final : public Operation {
 };
 
 struct AllReduce::Piece {
-  // `shares` are those of all ranks of the host, and `own` is memory for the one of this rank.
+  // `shares` has the share of each rank of the host. `memory` has room for the share of this rank.
   Piece(const Levels& levels, const Reduction& reduction, std::vector<Part> shares, std::unique_ptr<char[]> memory)
       : own(std::move(memory)),
         reduce(levels.board, {.kind = Kind::reduce_scatter,
@@ -149,7 +149,7 @@ bool AllReduce::start_next(LoopToken& token) {
   return begin(token, slot(made_++).reduce);
 }
 
-// Makes a piece in its slot, whose last piece has ended. Returns false after an error.
+// Makes a piece in its slot. The earlier piece there must have ended. Returns false after an error.
 bool AllReduce::make_piece(LoopToken& token, std::size_t number) {
   const MemoryLease::Use use(lease());
   char* memory = static_cast<char*>(reduction_.memory.data);
@@ -219,14 +219,9 @@ void AllReduce::fail(const Status& status) {
   }
 }
 
-std::string AllReduce::waits_for() const {
-  return begun_.load(std::memory_order_relaxed) ? "" : "earlier operations of its group, and nothing of it was sent";
-}
+std::string AllReduce::waits_for() const { return begun_.load(std::memory_order_relaxed) ? "" : kEarlierOperations; }
 
-bool AllReduce::starts_slowly() const {
-  constexpr std::size_t kQuick = std::size_t{256} << 10U;
-  return reduction_.memory.bytes > kQuick;
-}
+bool AllReduce::starts_slowly() const { return reduction_.memory.bytes > kQuickToStart; }
 
 void AllReduce::cancel(LoopToken& token) {
   token.check();

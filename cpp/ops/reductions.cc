@@ -340,10 +340,10 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
     return prepared;
   }
   const Staged buffer = staged(prepared, call, tensor, op, rule);
+  prepared.store = stored(tensor, buffer.values, rule, call.group->size);
   if (call.through_memory()) {
     prepared.keep_memory(buffer.values, buffer.is_buffer);
     reduce_through_memory(prepared, rule, Kind::all_reduce, -1, whole(buffer.values), whole(buffer.values));
-    prepared.store = stored(tensor, buffer.values, rule, call.group->size);
     return prepared;
   }
   if (call.group->has_levels && !call.device_memory && bytes_of(buffer.values) >= settings.levels_from) {
@@ -355,14 +355,12 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
                           rule.memory_op,
                           rule.datatype,
                           rule.op,
-                          2 * settings.segment_bytes};
-    prepared.store = stored(tensor, buffer.values, rule, call.group->size);
+                          2 * settings.segment_bytes};  // smaller pieces cost more switches than they gain
     return prepared;
   }
   prepared.path = Path::collective;
   prepared.pieces = pieces_of(buffer.values, call, settings);
   prepared.args = allreduce_in_place_args(data_of(buffer.values), prepared.pieces.total, rule.datatype, rule.op, call.memory());
-  prepared.store = stored(tensor, buffer.values, rule, call.group->size);
   reduce_in_place(prepared, call, tensor, buffer, true);
   return prepared;
 }

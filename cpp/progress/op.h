@@ -19,6 +19,12 @@ namespace torch_ucc {
 // it begins to sleep between polls; on a slower network it then sleeps in short pauses.
 constexpr microseconds patience_for(std::size_t bytes) { return microseconds(bytes / 1000); }
 
+// A collective of up to so many bytes starts quickly: see Op::starts_slowly().
+inline constexpr std::size_t kQuickToStart = std::size_t{256} << 10U;
+
+// What a collective waits for whose turn has not come: see Op::waits_for().
+inline constexpr const char* kEarlierOperations = "earlier operations of its group, and nothing of it was sent";
+
 // The engine calls start() once, then poll() until it returns `ended`, then finish() once if the
 // operation ended well; then it completes the operation.
 //

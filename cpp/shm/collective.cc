@@ -219,15 +219,10 @@ void Collective::end(LoopToken& token) {
   }
 }
 
-std::string Collective::waits_for() const {
-  return begun_.load(std::memory_order_relaxed) ? "" : "earlier operations of its group, and nothing of it was sent";
-}
+std::string Collective::waits_for() const { return begun_.load(std::memory_order_relaxed) ? "" : kEarlierOperations; }
 
 // A caller that does not wait leaves the copies to the background thread.
-bool Collective::starts_slowly() const {
-  constexpr std::uint64_t kQuick = std::uint64_t{256} << 10U;
-  return bytes_ > kQuick;
-}
+bool Collective::starts_slowly() const { return bytes_ > kQuickToStart; }
 
 // A rank that has ended enters nothing more, and what it entered before can still be read.
 Op::Need Collective::need_of(const Loss& loss) const {

@@ -309,9 +309,7 @@ Op::State Collective::poll(LoopToken& token) {
   return ended_ + posted_ == before ? State::in_flight : State::advanced;
 }
 
-std::string Collective::waits_for() const {
-  return begun_.load(std::memory_order_relaxed) ? "" : "earlier operations of its group, and nothing of it was sent";
-}
+std::string Collective::waits_for() const { return begun_.load(std::memory_order_relaxed) ? "" : kEarlierOperations; }
 
 Status Collective::doubt() const {
   return doubtful_ ? Status(StatusCode::transport,
@@ -323,9 +321,6 @@ microseconds Collective::patience() const { return patience_for(pieces_.bytes_of
 
 // ucc_collective_post() copies at once whatever fits in UCC's queues. For 16 MB in pieces of 1 MB,
 // this took 0.8 ms of 3.5 ms.
-bool Collective::starts_slowly() const {
-  constexpr std::size_t kQuick = std::size_t{256} << 10;
-  return pieces_.bytes_of_piece() > kQuick;
-}
+bool Collective::starts_slowly() const { return pieces_.bytes_of_piece() > kQuickToStart; }
 
 }  // namespace torch_ucc
