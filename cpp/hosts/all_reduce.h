@@ -31,9 +31,9 @@ struct Reduction {
   std::size_t piece = 0;  // bytes of a piece
 };
 
-// The data is cut into pieces, and each piece into one share for each row. The ranks of a host
-// reduce a piece into shares, one for each row; each row reduces its share by UCC; and the ranks of
-// a host gather the shares. So each byte crosses the network as often as between single ranks, the
+// The data is cut into pieces, and each piece into one share for each row. First the ranks of a host
+// reduce the piece, each row on one rank its share. Then each row reduces its share by UCC. Last, the
+// ranks of a host gather the shares. So each byte crosses the network as often as between single ranks, the
 // rows use the network at the same time, and the memory works on one piece while the network works on
 // another.
 //
@@ -86,7 +86,7 @@ class AllReduce : public Op {
   const std::size_t number_;  // of pieces
   // Made by the thread that drives, within a Use of the lease or after it was revoked
   std::array<std::unique_ptr<Piece>, kWindow> slots_;  // piece i at i % kWindow
-  std::vector<std::unique_ptr<Piece>> undrained_;      // pieces whose share UCC may still use
+  std::vector<std::unique_ptr<Piece>> undrained_;      // pieces that have ended, though UCC may still use their share
   std::unique_ptr<char[]> left_;                       // a copy of the memory, if the operation goes on without its caller
   std::size_t made_ = 0;                               // pieces
   std::size_t next_ = 0;                               // of the steps on the board, in their order

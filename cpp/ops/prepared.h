@@ -34,7 +34,7 @@ enum class Path : unsigned char {
   memory,      // one collective through shared memory
   collective,  // one UCC collective
   levels,      // through shared memory on each host, and by UCC between hosts
-  messages,    // our own messages over UCX
+  messages,    // our own messages
 };
 
 // What an operation holds.
@@ -97,8 +97,8 @@ struct Prepared : Held {
   void isolate();
   // Makes the call a collective through shared memory. Its memory must be kept, see keep_memory().
   void move(shm::Movement::Kind kind, std::int64_t root, shm::Parts sources, shm::Parts destinations);
-  // Keeps a tensor whose memory the operation uses. `is_buffer`: it was made for the operation, and
-  // is no tensor of the caller.
+  // Keeps a tensor, because the operation uses its memory. `is_buffer`: the tensor was made for the
+  // operation. Otherwise it is one of the caller.
   void keep_memory(const at::Tensor& tensor, bool is_buffer);
   // Lets UCC work in the tensors without bounce buffers, since they are stand-ins, which belong to
   // the operation. Does nothing if one side has several tensors.

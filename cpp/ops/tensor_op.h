@@ -23,8 +23,8 @@
 
 namespace torch_ucc {
 
-// `Transport` (shm::Collective, Collective, Messages or Local) moves the data. The operation keeps
-// the caller's tensors until let_go(), and its buffers until it is destroyed.
+// `Transport` (shm::Collective, hosts::AllReduce, Collective, Messages or Local) moves the data. The
+// operation keeps the caller's tensors until let_go(), and its buffers until it is destroyed.
 template <typename Transport>
 class TensorOp final : public Transport {
  public:
@@ -114,8 +114,8 @@ class Local : public Op {
 };
 
 // `channel`, `team`, `board` and `levels` belong to the same group; `board` is null if the group does
-// not share memory, and `levels` is empty if the group is not divided. The sequence number of `call` must be final, because it is
-// the tag of a collective's messages.
+// not share memory, and `levels` is empty if the group is not divided. The sequence number of `call`
+// must be final, because it is the tag of a collective's messages.
 inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared&& prepared, const std::shared_ptr<UccTeam>& team,
                                           const std::shared_ptr<Channel>& channel, const std::shared_ptr<shm::Board>& board,
                                           const std::optional<hosts::Levels>& levels) {

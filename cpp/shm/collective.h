@@ -60,8 +60,9 @@ class Collective : public Op {
   const std::shared_ptr<Board> board_;
   Movement movement_;
   Run run_;
-  const std::uint64_t call_;   // what this rank says in the first step: Movement::call()
-  const std::uint64_t given_;  // likewise: Movement::bytes_given()
+  // What this rank says in the first step: Movement::call() and Movement::bytes_given()
+  const std::uint64_t call_;
+  const std::uint64_t given_;
   const std::uint64_t bytes_;  // what the operation moves, roughly
   std::uint64_t ticket_ = 0;
   std::uint64_t step_ = 0;

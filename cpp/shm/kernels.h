@@ -12,8 +12,8 @@
 
 namespace torch_ucc::shm {
 
-// The names are those of PyTorch. There is no bool: callers reduce it as uint8, by max for "or", by
-// min for "and", or by bit_xor.
+// The types have PyTorch's names. PyTorch's bool is missing: a caller reduces it as uint8, with max
+// instead of "or", min instead of "and", and bit_xor instead of "xor".
 enum class DataType : std::uint8_t {
   uint8,
   int8,

@@ -18,8 +18,7 @@ enum class State : std::uint8_t {
 };
 
 // How an operation reaches its peers. `levels`: through memory on each host, and by UCC between
-// hosts. `native`: through UCC, in device memory. `none`: the
-// operation sends nothing itself.
+// hosts. `native`: through UCC, in device memory. `none`: the operation sends nothing itself.
 enum class Route : std::uint8_t { none, memory, levels, ucc, native, messages, store };
 inline constexpr std::array kRoutes{Route::none,   Route::memory,   Route::levels, Route::ucc,
                                     Route::native, Route::messages, Route::store};
