@@ -19,7 +19,13 @@ std::string packed_key(const std::string& name, int block) { return name + "/blo
 }  // namespace
 
 Exchange::Exchange(KvStore& store, std::string name, int rank, int size, const std::string& mine)
-    : store_(store), name_(std::move(name)), mine_(mine), rank_(rank), size_(size), blocks_((size + kBlock - 1) / kBlock) {
+    : store_(store),
+      name_(std::move(name)),
+      mine_(mine),
+      rank_(rank),
+      size_(size),
+      blocks_((size + kBlock - 1) / kBlock),
+      look_(Deadline::after(kLook)) {
   const int block = rank / kBlock;
   store_.set(key(rank), mine);
   const std::vector<std::string> keys = keys_of(block);
@@ -49,7 +55,24 @@ std::vector<std::string> Exchange::keys_of(int block) const {
   return keys;
 }
 
-std::optional<std::vector<std::string>> Exchange::poll() {
+std::optional<std::vector<std::string>> Exchange::poll(Relay* relay) {
+  if (relay != nullptr && !relay->reads()) {
+    if (auto values = receive(*relay)) {
+      return values;
+    }
+    if (!relay->reads() && !look_.passed()) {
+      return std::nullopt;
+    }
+  }
+  auto values = read();
+  if (values && relay != nullptr && relay->is_asked()) {
+    relay->pass_on(pack(*values));
+  }
+  look_ = Deadline::after(kLook);
+  return values;
+}
+
+std::optional<std::vector<std::string>> Exchange::read() {
   const std::optional<std::string> all = store_.get(name_ + "/all");
   if (!all) {
     return std::nullopt;
@@ -78,21 +101,9 @@ std::optional<std::vector<std::string>> Exchange::poll() {
 
 std::vector<std::string> Exchange::wait(Deadline deadline, const GiveUp& between, Relay* relay) {
   Backoff backoff(size_);
-  Deadline look = Deadline::after(kLook);
   while (true) {
-    if (relay != nullptr && !relay->reads()) {
-      if (auto values = receive(*relay)) {
-        return *std::move(values);
-      }
-    }
-    if (relay == nullptr || relay->reads() || look.passed()) {
-      if (auto values = poll()) {
-        if (relay != nullptr && relay->is_asked()) {
-          relay->pass_on(pack(*values));
-        }
-        return *std::move(values);
-      }
-      look = Deadline::after(kLook);
+    if (auto values = poll(relay)) {
+      return *std::move(values);
     }
     if (deadline.passed()) {
       throw StatusError(Status(StatusCode::timeout, "timed out waiting for " + missing_ranks() + " of " + std::to_string(size_) +

@@ -31,12 +31,12 @@ class Exchange {
 
   // Returns the values of all ranks in the order of ranks, or nothing while some are missing.
   // Blocks only for the round trips to the store. Throws StatusError.
-  std::optional<std::vector<std::string>> poll();
+  // With a `relay`, one process of each host reads the store for all there, and the others ask the
+  // store only once a second. Each exchange needs a relay with a name of its own.
+  std::optional<std::vector<std::string>> poll(Relay* relay = nullptr);
 
   // Polls until all values are there, and calls `between` between two polls. When the deadline has
   // passed, throws StatusError (timeout) that names the missing ranks.
-  // With a `relay`, one process of each host reads the store for all there, and the others ask the
-  // store only once a second. Each exchange needs a relay with a name of its own.
   std::vector<std::string> wait(Deadline deadline, const GiveUp& between = {}, Relay* relay = nullptr);
 
  private:
@@ -44,6 +44,7 @@ class Exchange {
   std::string arrived_in(int block) const;
   std::vector<std::string> keys_of(int block) const;
   std::string missing_ranks();
+  std::optional<std::vector<std::string>> read();
   std::optional<std::vector<std::string>> receive(Relay& relay) const;
 
   KvStore& store_;
@@ -52,6 +53,7 @@ class Exchange {
   const int rank_;
   const int size_;
   const int blocks_;
+  Deadline look_;  // when to read the store in spite of a relay
 };
 
 }  // namespace torch_ucc

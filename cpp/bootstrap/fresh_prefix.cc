@@ -15,9 +15,6 @@
 namespace torch_ucc {
 namespace {
 
-// With fewer ranks, one read saved is not worth a socket.
-constexpr int kRelayed = 3;
-
 constexpr char kRoot[] = "torch_ucc/";
 constexpr std::size_t kNonceBytes = 16;
 
@@ -103,17 +100,14 @@ std::vector<std::string> FreshPrefix::exchange(KvStore& store, const std::string
   }
   const std::string key = text_ + "/" + name;
   Exchange exchange(store, key, rank_, size_, mine);
-  std::optional<Relay> relay;
-  if (size_ >= kRelayed) {
-    relay.emplace(key);
-  }
+  const std::unique_ptr<Relay> relay = Relay::among(size_, key);
   const auto between = [&] {
     answer(store);
     if (give_up) {
       give_up();
     }
   };
-  std::vector<std::string> values = exchange.wait(deadline, between, relay ? &*relay : nullptr);
+  std::vector<std::string> values = exchange.wait(deadline, between, relay.get());
   queues_.clear();
   return values;
 }

@@ -1,6 +1,7 @@
 // Lets one process of a host read from the store what all processes there need.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,10 @@ namespace torch_ucc {
 class Relay {
  public:
   explicit Relay(const std::string& name);
+  // Makes a relay if so many ranks exchange something that it saves time.
+  static std::unique_ptr<Relay> among(int ranks, const std::string& name) {
+    return ranks >= kWorthIt ? std::make_unique<Relay>(name) : nullptr;
+  }
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
@@ -33,6 +38,8 @@ class Relay {
   void pass_on(const std::string& text) const;
 
  private:
+  static constexpr int kWorthIt = 3;  // with fewer ranks, one read saved is not worth a socket
+
   int listener_ = -1;  // of the reader
   int asked_ = -1;     // the connection to the reader
 };

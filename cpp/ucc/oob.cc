@@ -22,6 +22,7 @@ struct Oob::Request {
   Oob& oob;
   std::string name;
   Exchange exchange;
+  std::unique_ptr<Relay> relay;
   char* all;
   std::size_t size;
   Backoff backoff;
@@ -64,6 +65,7 @@ ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self,
         .oob = oob,
         .name = name,
         .exchange = Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
+        .relay = Relay::among(oob.size_, name),
         .all = static_cast<char*>(all),
         .size = size,
         .backoff = Backoff(oob.size_),
@@ -84,7 +86,7 @@ ucc_status_t Oob::test(void* handle) {
     if (request.read) {
       return oob.wait_for_readers(request);
     }
-    const auto values = request.exchange.poll();
+    const auto values = request.exchange.poll(request.relay.get());
     if (!values) {
       if (oob.deadline_.passed()) {
         throw StatusError(Status(StatusCode::timeout, "timed out while the ranks exchanged addresses over the store"));

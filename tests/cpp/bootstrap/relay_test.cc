@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -140,6 +141,30 @@ TEST(Relay, TextsThatCannotBeMeantAreIgnored) {
     EXPECT_EQ(exchange.wait(hard_limit(), {}, &mine), (std::vector<std::string>{value_of(0), value_of(1)}));
     EXPECT_TRUE(mine.reads());
   }
+}
+
+// What the store's host sends grows with hosts times ranks, and not with the square of the ranks.
+TEST(Relay, TheStoreSendsTheValuesToOneRankOfEachHost) {
+  constexpr int kHosts = 4;
+  constexpr int kRanksPerHost = 64;
+  constexpr int kRanks = kHosts * kRanksPerHost;
+  const std::string name = fresh_name();
+  FakeJob job(kRanks);
+  std::deque<Exchange> exchanges;
+  std::deque<Relay> relays;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    exchanges.emplace_back(job.store(rank), "x", rank, kRanks, value_of(rank));
+    relays.emplace_back(name + "/" + std::to_string(rank / kRanksPerHost));
+    job.store(rank).bytes_read = 0;  // of those that pack a block
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    const bool is_first = rank % kRanksPerHost == 0;
+    ASSERT_EQ(relays[place].reads(), is_first);
+    ASSERT_TRUE(exchanges[place].poll(&relays[place]));
+    EXPECT_EQ(job.store(rank).bytes_read, is_first ? job.store(0).bytes_read : 0);
+  }
+  EXPECT_GT(job.store(0).bytes_read, 0U);
 }
 
 // The reader is stopped.

@@ -62,7 +62,8 @@ class FakeKvStore final : public KvStore {
 
   Faults faults;
   Counts counts;
-  std::size_t most_keys = 0;             // in one get_all
+  std::size_t most_keys = 0;  // in one get_all
+  std::size_t bytes_read = 0;
   std::vector<std::string> overwritten;  // keys that this rank wrote although they were there
 
   void set(const std::string& key, const std::string& value) override {
@@ -106,7 +107,7 @@ class FakeKvStore final : public KvStore {
     }
   }
 
-  std::optional<std::string> read(const std::string& key) const {
+  std::optional<std::string> read(const std::string& key) {
     if (faults.stalls) {
       return std::nullopt;
     }
@@ -114,6 +115,7 @@ class FakeKvStore final : public KvStore {
     if (value && faults.lies) {
       return faults.garbage;
     }
+    bytes_read += value ? value->size() : 0;
     return value;
   }
 
