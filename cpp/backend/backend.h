@@ -117,8 +117,9 @@ class UccBackend final : public c10d::Backend {
   // Indexed by operation::index_of().
   const std::array<trace::CountersByRoute, WorkHome::kOperations>& counters() const { return home_->counters; }
   std::uint32_t number() const { return home_->group; }  // in the flight recorder
-  // Whether large all_reduces of tensors on the host go through shared memory on each host first.
+  // Whether collectives of tensors on the host go in levels, and whether each host has as many ranks.
   bool has_levels() const { return membership_.levels.has_value(); }
+  bool has_even_levels() const { return has_levels() && membership_.levels->layout->is_even(); }
   // Why collectives of tensors on the host do not go through memory that the ranks share; empty if
   // they do.
   std::string why_not_through_memory() const { return membership_.board != nullptr ? "" : context_->why_no_board(); }

@@ -204,7 +204,7 @@ UccBackend::WorkPtr UccBackend::barrier(const c10d::BarrierOptions& opts) {
     if (accelerator && !opts.device_ids.empty()) {
       staging.behind(c10::Device(*accelerator, static_cast<c10::DeviceIndex>(opts.device_ids.front())));
     }
-    Prepared prepared = prepare_barrier(call);
+    Prepared prepared = prepare_barrier(call, context_->settings());
     return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
   });
 }

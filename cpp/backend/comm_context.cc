@@ -354,7 +354,9 @@ std::optional<hosts::Levels> CommContext::divide(const GroupSpec& group, std::ui
   std::vector<std::size_t> host_of(members.size());
   std::transform(members.begin(), members.end(), host_of.begin(),
                  [&](std::uint64_t position) { return roster_.plan().host_of(position); });
-  const hosts::Layout layout{ByHost(host_of)};
+  hosts::Levels levels;
+  levels.layout = std::make_shared<hosts::Layout>(ByHost(host_of));
+  const hosts::Layout& layout = *levels.layout;
   if (!layout.is_useful()) {
     return std::nullopt;
   }
@@ -364,12 +366,15 @@ std::optional<hosts::Levels> CommContext::divide(const GroupSpec& group, std::ui
     return found;
   };
   const auto rank = static_cast<std::size_t>(group.rank);
-  const std::vector<std::uint64_t> here = positions(layout.on(layout.host_of(rank)));
+  levels.host = layout.host_of(rank);
+  levels.piece_bytes = 2 * settings_.segment_bytes;  // smaller pieces cost more switches than they gain
+  const std::vector<std::uint64_t> here = positions(layout.on(levels.host));
   const std::size_t place = layout.place_of(rank);
-  hosts::Levels levels{arena_->open(id, here, static_cast<int>(place), roster_.bells_of(here), domain), nullptr, layout.rows()};
+  levels.board = arena_->open(id, here, static_cast<int>(place), roster_.bells_of(here), domain);
+  levels.board->set_group_ranks(layout.on(levels.host));
   if (place < layout.rows()) {
     levels.row = std::make_shared<UccTeam>(static_cast<std::uint16_t>(id + 1), positions(layout.row(place)),
-                                           static_cast<int>(layout.host_of(rank)), Bells{}, domain);
+                                           static_cast<int>(levels.host), Bells{}, domain);
     create_team(levels.row, group);
   }
   return levels;

@@ -173,7 +173,8 @@ void bind_backend(py::module_& module) {
           "Counts what groups of this process share: UCC's context, and the plan that it was made by.")
       .def_property_readonly("number", &UccBackend::number, "By which the flight recorder names the group.")
       .def_property_readonly("has_levels", &UccBackend::has_levels,
-                             "Whether large all_reduces go through shared memory on each host first.")
+                             "Whether collectives go through shared memory on each host, and by UCC between hosts.")
+      .def_property_readonly("has_even_levels", &UccBackend::has_even_levels, "Whether each host then has as many ranks.")
       .def_property_readonly("why_not_through_memory", &UccBackend::why_not_through_memory,
                              "Why collectives of CPU tensors do not go through memory that the ranks share; empty if they do.")
       .def("drop_coalescing", &UccBackend::dropCoalescing, py::arg("why"), py::call_guard<py::gil_scoped_release>(),

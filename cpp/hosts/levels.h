@@ -27,8 +27,11 @@ class Layout {
 
   std::size_t hosts() const { return by_host_.hosts(); }
   std::size_t rows() const { return rows_; }
+  std::size_t ranks() const { return by_host_.ranks(); }
   // Whether dividing the group has a use: there are several hosts, and one of them has several ranks.
-  bool is_useful() const { return hosts() > 1 && by_host_.ranks() > hosts(); }
+  bool is_useful() const { return hosts() > 1 && ranks() > hosts(); }
+  // Whether each host has as many ranks, so that each rank is in a row.
+  bool is_even() const { return ranks() == hosts() * rows_; }
   std::size_t host_of(std::size_t rank) const { return by_host_.place_of(rank).host; }
   std::size_t place_of(std::size_t rank) const { return by_host_.place_of(rank).index; }
   // The ranks on a host.
@@ -49,9 +52,13 @@ class Layout {
 
 // What one rank has of such a group.
 struct Levels {
+  std::shared_ptr<const Layout> layout;
+  std::size_t host = 0;               // of this rank
   std::shared_ptr<shm::Board> board;  // of the ranks on its host
   std::shared_ptr<UccTeam> row;       // null if the rank is in no row
-  std::size_t rows = 0;
+  std::size_t piece_bytes = 0;        // collectives are cut into pieces of so many bytes
+
+  std::size_t place() const { return board->rank(); }
 };
 
 }  // namespace torch_ucc::hosts

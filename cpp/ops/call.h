@@ -19,8 +19,10 @@ struct GroupInfo {
   int size = 1;
   // All members share memory, so the collectives of the group go through it
   bool shares_memory = false;
-  // The group spans hosts and is divided by host: see hosts/levels.h
+  // The group spans hosts and is divided by host, see hosts/levels.h; and each host has as many ranks
   bool has_levels = false;
+  bool has_even_levels = false;
+  std::size_t hosts = 1;  // of such a group
 };
 
 struct Call {

@@ -109,16 +109,16 @@ class Moves {
   void move_through_memory(shm::Movement::Kind kind) {
     using Kind = shm::Movement::Kind;
     if (kind == Kind::all_to_all) {
-      prepared_.move(kind, -1, shm::Parts(std::move(sources_)), shm::Parts(std::move(destinations_)));
+      prepared_.move(Path::memory, kind, -1, shm::Parts(std::move(sources_)), shm::Parts(std::move(destinations_)));
       return;
     }
     const auto root = static_cast<std::size_t>(prepared_.root);
     const bool is_root = root == rank_;
     if (kind == Kind::gather) {
-      prepared_.move(kind, prepared_.root, is_root ? shm::Parts() : shm::Parts(sources_[root]),
+      prepared_.move(Path::memory, kind, prepared_.root, is_root ? shm::Parts() : shm::Parts(sources_[root]),
                      is_root ? shm::Parts(std::move(destinations_)) : shm::Parts());
     } else {
-      prepared_.move(kind, prepared_.root, is_root ? shm::Parts(std::move(sources_)) : shm::Parts(),
+      prepared_.move(Path::memory, kind, prepared_.root, is_root ? shm::Parts(std::move(sources_)) : shm::Parts(),
                      is_root ? shm::Parts() : shm::Parts(destinations_[root]));
     }
   }

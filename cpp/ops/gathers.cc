@@ -30,9 +30,9 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
   if (!is_root && !buffer.is_same(tensor)) {
     prepared.store = [buffer, tensor] { copy_into(tensor, buffer); };
   }
-  if (call.through_memory()) {
+  if (const Path path = path_of(call, bytes_of(buffer), settings, On::any_hosts); path != Path::collective) {
     prepared.keep_memory(buffer, !buffer.is_same(tensor));
-    prepared.move(shm::Movement::Kind::broadcast, root, is_root ? whole(buffer) : shm::Parts(),
+    prepared.move(path, shm::Movement::Kind::broadcast, root, is_root ? whole(buffer) : shm::Parts(),
                   is_root ? shm::Parts() : whole(buffer));
     return prepared;
   }
@@ -86,8 +86,9 @@ bool lies_well(const at::Tensor& source, const at::Tensor& all, const void* own_
   return source_of(source) == own_part || !shares_memory(source, all);
 }
 
-// Gathers parts through shared memory, into the plain tensor `all`.
-void gather_through_memory(Prepared& prepared, const Call& call, const at::Tensor& all, bool is_buffer, const at::Tensor& mine) {
+// Gathers parts through shared memory or in levels, into the plain tensor `all`.
+void gather_by_memory(Prepared& prepared, const Call& call, Path path, const at::Tensor& all, bool is_buffer,
+                      const at::Tensor& mine) {
   at::Tensor source = plain_source(prepared, mine);
   shm::Parts parts = equal_parts(all, call.group->size);
   if (!lies_well(source, all, parts.of(static_cast<std::size_t>(call.group->rank)).data)) {
@@ -95,7 +96,7 @@ void gather_through_memory(Prepared& prepared, const Call& call, const at::Tenso
   }
   prepared.keep_memory(source, !source.is_same(mine));
   prepared.keep_memory(all, is_buffer);
-  prepared.move(shm::Movement::Kind::all_gather, -1, whole(source), std::move(parts));
+  prepared.move(path, shm::Movement::Kind::all_gather, -1, whole(source), std::move(parts));
 }
 
 // Gathers parts that differ in size, into the buffer `all`.
@@ -120,9 +121,10 @@ void gather_uneven_into(Prepared& prepared, const Call& call, const at::Tensor& 
   }
 }
 
-// Gathers parts, which may lie anywhere: through shared memory, or in pieces that have `share` bytes
-// of each part, which must then have one size.
-void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts, const at::Tensor& mine, std::size_t share) {
+// Gathers parts, which may lie anywhere: through shared memory, in levels, or in pieces that have `share`
+// bytes of each part. Only through shared memory may parts differ in size.
+void gather_in_pieces(Prepared& prepared, const Call& call, Path path, const Tensors& parts, const at::Tensor& mine,
+                      std::size_t share) {
   const auto own = static_cast<std::size_t>(call.group->rank);
   Tensors landings;
   for (const at::Tensor& part : parts) {
@@ -136,12 +138,12 @@ void gather_in_pieces(Prepared& prepared, const Call& call, const Tensors& parts
       source = copied_source(prepared, source);
     }
   }
-  if (call.through_memory()) {
+  if (path != Path::collective) {
     prepared.keep_memory(source, false);
     for (const at::Tensor& landing : landings) {
       prepared.keep_memory(landing, false);
     }
-    prepared.move(shm::Movement::Kind::all_gather, -1, whole(source), each_of(landings));
+    prepared.move(path, shm::Movement::Kind::all_gather, -1, whole(source), each_of(landings));
   } else {
     prepared.path = Path::collective;
     prepared.args =
@@ -184,10 +186,11 @@ Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor
   const c10::InferenceMode below_autograd(true);
   const at::Tensor all = landing_for(output);
   const bool is_buffer = !all.is_same(output);
-  if (call.through_memory()) {
-    gather_through_memory(prepared, call, all, is_buffer, input);
+  const Path path = path_of(call, bytes_of(output), settings, On::even_hosts);
+  if (path != Path::collective) {
+    gather_by_memory(prepared, call, path, all, is_buffer, input);
   } else if (const std::size_t share = call.device_memory ? 0 : share_of(bytes_of(input), call.group->size, settings)) {
-    gather_in_pieces(prepared, call, all.view({-1}).split(input.numel()), input, share);
+    gather_in_pieces(prepared, call, path, all.view({-1}).split(input.numel()), input, share);
   } else {
     gather_into(prepared, call, all, is_buffer, input);
   }
@@ -225,8 +228,10 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   const c10::InferenceMode below_autograd(true);
   const Landings landings(parts);
   const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, settings) : 0;
-  if (call.through_memory() || share != 0) {
-    gather_in_pieces(prepared, call, landings.tensors, input, share);
+  const Path wanted = path_of(call, static_cast<std::size_t>(total * input.element_size()), settings, On::even_hosts);
+  const Path path = wanted == Path::levels && !even ? Path::collective : wanted;
+  if (path != Path::collective || share != 0) {
+    gather_in_pieces(prepared, call, path, landings.tensors, input, share);
     // Pieces may reach the outputs without a copy by torch, so autograd must be notified.
     std::for_each(parts.begin(), parts.end(), note_written);
     landings.bring_back(prepared, parts);
@@ -248,10 +253,10 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   return prepared;
 }
 
-Prepared prepare_barrier(const Call& call) {
+Prepared prepare_barrier(const Call& call, const Settings& settings) {
   Prepared prepared;
-  if (call.through_memory()) {
-    prepared.move(shm::Movement::Kind::barrier, -1, {}, {});
+  if (const Path path = path_of(call, 1, settings, On::any_hosts); path != Path::collective) {
+    prepared.move(path, shm::Movement::Kind::barrier, -1, {}, {});
     return prepared;
   }
   prepared.path = Path::collective;

@@ -44,8 +44,16 @@ shm::Parts each_of(const Tensors& tensors) {
   return shm::Parts(std::move(parts));
 }
 
-void Prepared::move(shm::Movement::Kind kind, std::int64_t root_rank, shm::Parts sources, shm::Parts destinations) {
-  path = Path::memory;
+Path path_of(const Call& call, std::size_t bytes, const Settings& settings, On on) {
+  if (call.through_memory()) {
+    return Path::memory;
+  }
+  const bool has_levels = on == On::any_hosts ? call.group->has_levels : call.group->has_even_levels;
+  return has_levels && !call.device_memory && bytes >= settings.levels_from ? Path::levels : Path::collective;
+}
+
+void Prepared::move(Path by, shm::Movement::Kind kind, std::int64_t root_rank, shm::Parts sources, shm::Parts destinations) {
+  path = by;
   movement.kind = kind;
   movement.root = static_cast<std::size_t>(std::max<std::int64_t>(0, root_rank));
   movement.sources = std::move(sources);
@@ -95,11 +103,6 @@ void Prepared::isolate() {
   }
   for (Part& part : movement.destinations.all()) {
     isolate_destination(part.data, part.bytes);
-  }
-  if (path == Path::levels) {  // in place
-    void* const data = reduction.memory.data;
-    isolate_source(reduction.memory.data, reduction.memory.bytes);
-    landed.emplace_back(data, buffers.back(), reduction.memory.bytes);
   }
   if (!landed.empty()) {
     store = [landed = std::move(landed), rest = std::move(store)] {

@@ -12,7 +12,7 @@
 
 #include "base/settings.h"
 #include "compat/torch_compat.h"
-#include "hosts/all_reduce.h"
+#include "hosts/piece.h"
 #include "messages/messages.h"
 #include "ops/call.h"
 #include "shm/movement.h"
@@ -83,9 +83,8 @@ struct Prepared : Held {
   ucc_coll_args_t args{};
   Pieces pieces;
 
-  shm::Movement movement;
-
-  hosts::Reduction reduction;
+  shm::Movement movement;   // through memory, or in levels
+  hosts::UccReduction ucc;  // in levels
 
   std::vector<Message> messages;
   NextRound next_round;  // empty if there is one round only
@@ -95,8 +94,9 @@ struct Prepared : Held {
   // Makes the operation read everything that it sends when it begins, and write its result when it
   // ends. For an operation that shares memory with another one that begins and ends with it.
   void isolate();
-  // Makes the call a collective through shared memory. Its memory must be kept, see keep_memory().
-  void move(shm::Movement::Kind kind, std::int64_t root, shm::Parts sources, shm::Parts destinations);
+  // Makes the call a collective on one of the paths `memory` and `levels`. Its memory must be kept, see
+  // keep_memory().
+  void move(Path by, shm::Movement::Kind kind, std::int64_t root, shm::Parts sources, shm::Parts destinations);
   // Keeps a tensor, because the operation uses its memory. `is_buffer`: the tensor was made for the
   // operation. Otherwise it is one of the caller.
   void keep_memory(const at::Tensor& tensor, bool is_buffer);
@@ -114,6 +114,11 @@ struct Prepared : Held {
  private:
   bool whole_sides_ = false;  // each side is one tensor at most, the one in `args`
 };
+
+// The path of a collective of `bytes` bytes, which is the same on all ranks: `memory`, `levels` or
+// `collective`. `on`: the layouts of hosts on which it can go in levels.
+enum class On : unsigned char { any_hosts, even_hosts };
+Path path_of(const Call& call, std::size_t bytes, const Settings& settings, On on);
 
 // Functions that check a call and prepare it; see call.h for what they throw. The tensors are on
 // the host, unless `call.device_memory` is set. Then the work on them is queued on the current
@@ -139,7 +144,7 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
                            const Settings& settings);
 Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inputs, const Settings& settings);
 Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor& input, const Settings& settings);
-Prepared prepare_barrier(const Call& call);
+Prepared prepare_barrier(const Call& call, const Settings& settings);
 
 // Data that is only moved, in messages. Tensors may have any sizes; a receive fails if the message
 // has another size than the tensor. If `memory` is given, the tensor is in device memory of this

@@ -174,6 +174,11 @@ ReduceRule ReduceRule::natively(ScalarType dtype) const {
   return rule;
 }
 
+ReduceRule ReduceRule::in_levels(ScalarType dtype, bool even) const {
+  const bool is_native = order || (dtype == ScalarType::BFloat16 && !scale && (even || !divide));
+  return is_native ? natively(dtype) : *this;
+}
+
 const char* reduce_op_name(Op op) {
   const OpRow* row = find_op(op);
   return row == nullptr ? "unknown" : row->name;

@@ -31,6 +31,11 @@ struct ReduceRule {
   // Returns the rule for shared memory. The kernels there reduce every type without a converted copy
   // of the tensor. Only PREMUL_SUM needs the copy.
   ReduceRule natively(at::ScalarType dtype) const;
+  // Returns the rule for a collective in levels in which UCC does not reduce. It rounds what it has reduced
+  // on each host. bfloat16 is rounded there to bfloat16: it has the range of float32, so this costs precision
+  // only, and halves what the network carries. An average of averages is the average if each host has as many
+  // ranks, `even`.
+  ReduceRule in_levels(at::ScalarType dtype, bool even) const;
 
   // Whether UCC and torch's own kernels can compute this rule in device memory, too. The same on
   // all ranks.

@@ -77,22 +77,32 @@ at::Scalar factor_of(const Call& call, const c10d::ReduceOp& op) {
   return factor->tensor_factor.defined() ? factor->tensor_factor.item() : at::Scalar(factor->double_factor);
 }
 
-ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op) {
+using Kind = shm::Movement::Kind;
+
+ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op, Path path, Kind kind) {
   const auto rule = reduce_rule(tensor.scalar_type(), op);
   if (!rule) {
     refuse_unsupported(call, std::string("the reduce op ") + reduce_op_name(op) + " has no meaning for " + shape_text(tensor) +
                                  ": convert the tensor or choose another op");
   }
-  return call.through_memory() ? rule->natively(tensor.scalar_type()) : *rule;
+  switch (path) {
+    case Path::memory:
+      return rule->natively(tensor.scalar_type());
+    case Path::levels:
+      return hosts::is_reduced_by_ucc(kind, call.group->hosts)
+                 ? *rule
+                 : rule->in_levels(tensor.scalar_type(), call.group->has_even_levels);
+    default:
+      return *rule;
+  }
 }
 
-using Kind = shm::Movement::Kind;
-
-void reduce_through_memory(Prepared& prepared, const ReduceRule& rule, Kind kind, std::int64_t root, shm::Parts sources,
-                           shm::Parts destinations) {
-  prepared.move(kind, root, std::move(sources), std::move(destinations));
+void move_reduced(Prepared& prepared, Path path, const ReduceRule& rule, Kind kind, std::int64_t root, shm::Parts sources,
+                  shm::Parts destinations) {
+  prepared.move(path, kind, root, std::move(sources), std::move(destinations));
   prepared.movement.type = rule.memory_type;
   prepared.movement.op = rule.memory_op;
+  prepared.ucc = {rule.datatype, rule.op};
 }
 
 // Whether the tensor's own memory is what UCC reduces.
@@ -260,16 +270,16 @@ void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& out
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 
-// Reduces the parts that `all` holds one after the other, or that `parts` names, through shared
-// memory. The result of this rank goes to `output`.
-void scatter_reduced_through_memory(Prepared& prepared, const Call& call, const at::Tensor& output, const Tensors& held,
-                                    bool are_buffers, shm::Parts parts, const ReduceRule& rule) {
+// Reduces `parts`, which lie in the `held` tensors, through shared memory or in levels. The result of
+// this rank goes to `output`.
+void scatter_reduced_by_memory(Prepared& prepared, const Call& call, Path path, const at::Tensor& output, const Tensors& held,
+                               bool are_buffers, shm::Parts parts, const ReduceRule& rule) {
   const at::Tensor mine = landing_of(output, held, rule, parts.of(static_cast<std::size_t>(call.group->rank)).data);
   for (const at::Tensor& tensor : held) {
     prepared.keep_memory(tensor, are_buffers);
   }
   prepared.keep_memory(mine, !mine.is_same(output));
-  reduce_through_memory(prepared, rule, Kind::reduce_scatter, -1, std::move(parts), whole(mine));
+  move_reduced(prepared, path, rule, Kind::reduce_scatter, -1, std::move(parts), whole(mine));
   prepared.store = stored(output, mine, rule, call.group->size);
 }
 
@@ -331,7 +341,8 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
   check_sendable(call, tensor, "the tensor");
   check_writable(call, tensor, "the tensor");
-  const ReduceRule rule = rule_for(call, tensor, op);
+  const Path path = path_of(call, bytes_of(tensor), settings, On::any_hosts);
+  const ReduceRule rule = rule_for(call, tensor, op, path, Kind::all_reduce);
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
   prepared.outputs.push_back(tensor);
@@ -341,21 +352,9 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   }
   const Staged buffer = staged(prepared, call, tensor, op, rule);
   prepared.store = stored(tensor, buffer.values, rule, call.group->size);
-  if (call.through_memory()) {
+  if (path != Path::collective) {
     prepared.keep_memory(buffer.values, buffer.is_buffer);
-    reduce_through_memory(prepared, rule, Kind::all_reduce, -1, whole(buffer.values), whole(buffer.values));
-    return prepared;
-  }
-  if (call.group->has_levels && !call.device_memory && bytes_of(buffer.values) >= settings.levels_from) {
-    prepared.keep_memory(buffer.values, buffer.is_buffer);
-    prepared.path = Path::levels;
-    prepared.reduction = {part_of(buffer.values),
-                          static_cast<std::size_t>(buffer.values.element_size()),
-                          rule.memory_type,
-                          rule.memory_op,
-                          rule.datatype,
-                          rule.op,
-                          2 * settings.segment_bytes};  // smaller pieces cost more switches than they gain
+    move_reduced(prepared, path, rule, Kind::all_reduce, -1, whole(buffer.values), whole(buffer.values));
     return prepared;
   }
   prepared.path = Path::collective;
@@ -374,7 +373,8 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   if (is_root) {
     check_writable(call, tensor, "the tensor");
   }
-  const ReduceRule rule = rule_for(call, tensor, op);
+  const Path path = path_of(call, bytes_of(tensor), settings, On::any_hosts);
+  const ReduceRule rule = rule_for(call, tensor, op, path, Kind::reduce);
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
   prepared.root = root;
@@ -388,10 +388,9 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   if (is_root) {
     prepared.store = stored(tensor, buffer.values, rule, call.group->size);
   }
-  if (call.through_memory()) {
+  if (path != Path::collective) {
     prepared.keep_memory(buffer.values, buffer.is_buffer);
-    reduce_through_memory(prepared, rule, Kind::reduce, root, whole(buffer.values),
-                          is_root ? whole(buffer.values) : shm::Parts());
+    move_reduced(prepared, path, rule, Kind::reduce, root, whole(buffer.values), is_root ? whole(buffer.values) : shm::Parts());
     return prepared;
   }
   prepared.path = Path::collective;
@@ -412,7 +411,8 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
     refuse_value(call, "the input " + shape_text(input) + " must hold " + std::to_string(call.group->size) +
                            " times as many elements as the output " + shape_text(output));
   }
-  const ReduceRule rule = rule_for(call, input, op);
+  const Path path = path_of(call, bytes_of(input), settings, On::even_hosts);
+  const ReduceRule rule = rule_for(call, input, op, path, Kind::reduce_scatter);
   Prepared prepared;
   prepared.payload = payload_of(input, reduce_op_name(op));
   prepared.inputs.push_back(input);
@@ -421,9 +421,9 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
     return prepared;
   }
   const Staged all = staged(prepared, call, input, op, rule);
-  if (call.through_memory()) {
-    scatter_reduced_through_memory(prepared, call, output, {all.values}, all.is_buffer, equal_parts(all.values, call.group->size),
-                                   rule);
+  if (path != Path::collective) {
+    scatter_reduced_by_memory(prepared, call, path, output, {all.values}, all.is_buffer,
+                              equal_parts(all.values, call.group->size), rule);
     return prepared;
   }
   if (const std::size_t share = share_to_scatter(output, call, rule, settings)) {
@@ -455,7 +455,10 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
     refuse_value(call, "the input for this rank is " + shape_text(own) + " and the output " + shape_text(output) +
                            ": they must have one size");
   }
-  const ReduceRule rule = rule_for(call, output, op);
+  const bool even = are_even(counts);
+  const Path wanted = path_of(call, static_cast<std::size_t>(total * output.element_size()), settings, On::even_hosts);
+  const Path path = wanted == Path::levels && !even ? Path::collective : wanted;
+  const ReduceRule rule = rule_for(call, output, op, path, Kind::reduce_scatter);
   Prepared prepared;
   prepared.payload = {output.scalar_type(), total, reduce_op_name(op)};
   prepared.inputs = parts;
@@ -465,16 +468,16 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
   }
   const bool as_they_lie =
       std::all_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return is_reducible(part, rule); });
-  if (call.through_memory() && as_they_lie) {
-    scatter_reduced_through_memory(prepared, call, output, parts, false, each_of(parts), rule);
+  if (path != Path::collective && as_they_lie) {
+    scatter_reduced_by_memory(prepared, call, path, output, parts, false, each_of(parts), rule);
     return prepared;
   }
-  if (call.through_memory()) {
+  if (path != Path::collective) {
     const Staged all = staged_together(prepared, call, parts, op, rule);
-    scatter_reduced_through_memory(prepared, call, output, {all.values}, all.is_buffer, parts_of(all.values, counts), rule);
+    scatter_reduced_by_memory(prepared, call, path, output, {all.values}, all.is_buffer, parts_of(all.values, counts), rule);
     return prepared;
   }
-  if (const std::size_t share = are_even(counts) ? share_to_scatter(output, call, rule, settings) : 0) {
+  if (const std::size_t share = even ? share_to_scatter(output, call, rule, settings) : 0) {
     const c10::InferenceMode below_autograd(true);
     scatter_reduced_in_pieces(prepared, call, output,
                               as_they_lie ? parts : staged_together(prepared, call, parts, op, rule).values.split(output.numel()),

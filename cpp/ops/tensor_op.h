@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "hosts/all_reduce.h"
+#include "hosts/collective.h"
 #include "hosts/levels.h"
 #include "messages/channel.h"
 #include "messages/messages.h"
@@ -23,7 +23,7 @@
 
 namespace torch_ucc {
 
-// `Transport` (shm::Collective, hosts::AllReduce, Collective, Messages or Local) moves the data. The
+// `Transport` (shm::Collective, hosts::Collective, Collective, Messages or Local) moves the data. The
 // operation keeps the caller's tensors until let_go(), and its buffers until it is destroyed.
 template <typename Transport>
 class TensorOp final : public Transport {
@@ -124,8 +124,10 @@ inline std::shared_ptr<Op> make_tensor_op(Call call, Prepared&& prepared, const 
     return std::make_shared<TensorOp<shm::Collective>>(std::move(call), std::move(prepared), board, std::move(movement));
   }
   if (prepared.path == Path::levels) {
-    const hosts::Reduction reduction = prepared.reduction;
-    return std::make_shared<TensorOp<hosts::AllReduce>>(std::move(call), std::move(prepared), team, *levels, reduction);
+    shm::Movement movement = std::move(prepared.movement);
+    const hosts::UccReduction ucc = prepared.ucc;
+    return std::make_shared<TensorOp<hosts::Collective>>(std::move(call), std::move(prepared), team, *levels, std::move(movement),
+                                                         ucc);
   }
   if (prepared.path == Path::collective) {
     const ucc_coll_args_t args = prepared.args;

@@ -83,6 +83,9 @@ class Board {
   std::size_t size() const { return places_.size(); }
   std::size_t slot_bytes() const { return slot_bytes_; }
   FailureDomain& domain() const { return *domain_; }
+  // The ranks in the group, for errors, if only some of its ranks are on the board.
+  void set_group_ranks(std::vector<std::size_t> ranks) { group_ranks_ = std::move(ranks); }
+  std::size_t group_rank_of(std::size_t rank) const { return group_ranks_.empty() ? rank : group_ranks_[rank]; }
   bool all_members_ring() const { return bells_.complete; }
   void ring_members() const { Bell::ring(bells_.on_host); }
 
@@ -150,7 +153,8 @@ class Board {
   const std::shared_ptr<FailureDomain> domain_;
   TicketQueue tickets_;
   std::uint64_t next_step_ = 0;
-  std::uint64_t cleared_ = 0;        // the slots for the steps before this one may be written
+  std::uint64_t cleared_ = 0;  // the slots for the steps before this one may be written
+  std::vector<std::size_t> group_ranks_;
   std::vector<std::uint64_t> seen_;  // by rank: the latest number seen in its lines
 };
 

@@ -1,7 +1,6 @@
 #include "shm/collective.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace torch_ucc::shm {
@@ -165,11 +164,12 @@ bool Collective::look_at(std::size_t peer) {
 }
 
 void Collective::refuse(std::size_t peer, std::uint64_t call, std::uint64_t bytes) {
-  status_ = Status(StatusCode::mismatch,
-                   "rank " + std::to_string(peer) + " called another collective: " + describe_call(call, bytes) +
-                       ", and this rank called " + describe_call(call_, given_) +
-                       ". All ranks of a group must call its collectives in the same order, with tensors that match. The "
-                       "group cannot be used any more; destroy it and create a new one.");
+  status_ =
+      Status(StatusCode::mismatch,
+             "rank " + std::to_string(board_->group_rank_of(peer)) + " called another collective: " + describe_call(call, bytes) +
+                 ", and this rank called " + describe_call(call_, given_) +
+                 ". All ranks of a group must call its collectives in the same order, with tensors that match. The "
+                 "group cannot be used any more; destroy it and create a new one.");
 }
 
 // Called while `peer` has not entered a step. Ends the operation if the peer will not do so.
@@ -183,7 +183,7 @@ void Collective::blame(std::size_t peer) {
   const bool can_go_on =
       phase_ == Phase::reads ? board_->has_entered(peer, step) : board_->reader_of_slot(step) == board_->size();
   if (!can_go_on) {
-    status_ = Status(StatusCode::transport, "rank " + std::to_string(peer) +
+    status_ = Status(StatusCode::transport, "rank " + std::to_string(board_->group_rank_of(peer)) +
                                                 (state == shm::State::left ? " has left the group" : " has given the group up"));
   }
 }
@@ -213,9 +213,9 @@ void Collective::end(LoopToken& token) {
   board_->add_steps(run_.steps);
   board_->tickets().pass(token);
   if (run_.odd) {
-    status_ =
-        Status(StatusCode::invalid, "from rank " + std::to_string(run_.odd->peer) + " come " + std::to_string(run_.odd->bytes) +
-                                        " bytes, and this rank expects " + std::to_string(run_.odd->expected));
+    status_ = Status(StatusCode::invalid, "from rank " + std::to_string(board_->group_rank_of(run_.odd->peer)) + " come " +
+                                              std::to_string(run_.odd->bytes) + " bytes, and this rank expects " +
+                                              std::to_string(run_.odd->expected));
   }
 }
 
@@ -250,17 +250,8 @@ void Collective::give_up() {
 
 // If the operation goes on without its caller, it reads from a copy.
 void Collective::on_taken_back(After after) noexcept {
-  if (after != After::goes_on || movement_.owns_sources) {
-    return;
-  }
-  left_ = std::make_unique_for_overwrite<char[]>(given_);
-  char* copy = left_.get();
-  for (Part& part : movement_.sources.all()) {
-    if (part.bytes != 0) {
-      std::memcpy(copy, part.data, part.bytes);
-    }
-    part.data = copy;
-    copy += part.bytes;
+  if (after == After::goes_on && !movement_.owns_sources) {
+    left_ = movement_.sources.replace_by_copy();
   }
 }
 

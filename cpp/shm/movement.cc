@@ -1,6 +1,7 @@
 #include "shm/movement.h"
 
 #include <array>
+#include <cstring>
 
 namespace torch_ucc::shm {
 namespace {
@@ -19,6 +20,19 @@ std::string name_in(const Names& names, std::uint64_t index) {
 }
 
 }  // namespace
+
+std::unique_ptr<char[]> Parts::replace_by_copy() {
+  auto copy = std::make_unique_for_overwrite<char[]>(bytes());
+  char* to = copy.get();
+  for (Part& part : all()) {
+    if (part.bytes != 0) {
+      std::memcpy(to, part.data, part.bytes);
+    }
+    part.data = to;
+    to += part.bytes;
+  }
+  return copy;
+}
 
 std::string describe_call(std::uint64_t call, std::uint64_t bytes) {
   const std::uint64_t kind = call & 0xffU;

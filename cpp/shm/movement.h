@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -33,6 +34,8 @@ class Parts {
     }
     return bytes;
   }
+  // Copies what the parts hold, and lets them name the copy, which is returned.
+  std::unique_ptr<char[]> replace_by_copy();
 
  private:
   Part only_;

@@ -73,6 +73,26 @@ ucc_coll_args_t allgather_args(const void* mine, void* all, std::size_t bytes, i
   return args;
 }
 
+ucc_coll_args_t gather_args(void* buffer, std::size_t bytes, int size, int root, bool is_root, ucc_memory_type_t memory) {
+  ucc_coll_args_t args = args_of(UCC_COLL_TYPE_GATHER);
+  if (is_root) {
+    args.dst.info = span(buffer, bytes * static_cast<std::size_t>(size), UCC_DT_UINT8, memory);
+    set_in_place(args);
+  } else {
+    args.src.info = span(buffer, bytes, UCC_DT_UINT8, memory);
+  }
+  args.root = static_cast<std::uint64_t>(root);
+  return args;
+}
+
+ucc_coll_args_t alltoall_args(const void* given, void* received, std::size_t bytes, int size, ucc_memory_type_t memory) {
+  ucc_coll_args_t args = args_of(UCC_COLL_TYPE_ALLTOALL);
+  const std::size_t total = bytes * static_cast<std::size_t>(size);
+  args.src.info = span(const_cast<void*>(given), total, UCC_DT_UINT8, memory);  // const_cast: as above
+  args.dst.info = span(received, total, UCC_DT_UINT8, memory);
+  return args;
+}
+
 ucc_coll_args_t allgatherv_args(const void* mine, std::size_t bytes, void* all, const std::uint64_t* counts,
                                 const std::uint64_t* displacements, ucc_memory_type_t memory) {
   ucc_coll_args_t args = args_of(UCC_COLL_TYPE_ALLGATHERV);

@@ -18,6 +18,13 @@ ucc_coll_args_t broadcast_args(void* buffer, std::size_t bytes, int root, ucc_me
 // rank already lies in its place in `all`.
 ucc_coll_args_t allgather_args(const void* mine, void* all, std::size_t bytes, int size, ucc_memory_type_t memory);
 
+// The root gathers `bytes` bytes from each of `size` ranks. There, `buffer` has room for all, and its own
+// already lie in their place. On other ranks, `buffer` holds what they give.
+ucc_coll_args_t gather_args(void* buffer, std::size_t bytes, int size, int root, bool is_root, ucc_memory_type_t memory);
+
+// Each side has `bytes` bytes for each of `size` ranks. The two must not overlap.
+ucc_coll_args_t alltoall_args(const void* given, void* received, std::size_t bytes, int size, ucc_memory_type_t memory);
+
 // `all` holds counts[r] bytes at displacements[r] for each rank r. Both arrays must live until the
 // Collective that uses them is destroyed.
 ucc_coll_args_t allgatherv_args(const void* mine, std::size_t bytes, void* all, const std::uint64_t* counts,

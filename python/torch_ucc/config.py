@@ -149,9 +149,9 @@ class Config:
         agreed=True,
     )
     levels_from: int = _setting(
-        32 << 10,
+        1,
         size,
-        "From how many bytes on an all_reduce across hosts with several ranks is reduced on each host first.",
+        "From how many bytes on collectives of hosts with several ranks go in levels. A barrier counts as 1.",
         agreed=True,
     )
     life_lines: bool = _setting(

@@ -69,7 +69,11 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], p
         "usable_cores": usable_here(),
         "topology": {"hosts": as_data(agreed.job.hosts), "ranks": as_data(agreed.job.ranks)},
         "plan": as_data(agreed.plan),
-        "operations": ways(not why_not, backend is not None and backend.has_levels),
+        "operations": ways(
+            not why_not,
+            backend is not None and backend.has_levels,
+            backend is not None and backend.has_even_levels,
+        ),
         "why_not_through_memory": why_not,
         "transports": transports,
         "differences": differ,

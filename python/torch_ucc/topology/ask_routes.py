@@ -41,7 +41,8 @@ def ask(op: str, size: int, folder: Path) -> Route:
     before = len(heard(folder, "ucc"))
     CALLS[op](size)
     log = heard(folder, "ucc")
-    way = routes.ways(not extension.backend_of(dist.group.WORLD).why_not_through_memory)[op]
+    backend = extension.backend_of(dist.group.WORLD)
+    way = routes.ways(not backend.why_not_through_memory, backend.has_levels, backend.has_even_levels)[op]
     told: list[list[Protocol]] = [[]] * ranks
     dist.all_gather_object(told, routes.protocols(heard(folder, "ucx"), way))
     message = None if way != routes.BY_MESSAGES else size // ranks if op in _SHARED_OUT else size

@@ -276,15 +276,15 @@ def _on_one_host(job: Job) -> Choice:
 
 
 def _levels(job: Job) -> Choice:
-    about, setting = "all_reduce", LEVELS_FROM[0]
+    about, setting = "collectives of hosts with several ranks", LEVELS_FROM[0]
     if _user(job, HOST_PATH).endswith("=0"):
         return Choice(about, "by UCC alone", f"{HOST_PATH[0]} is 0", setting, US)
     said = _user(job, LEVELS_FROM)
     return Choice(
         about,
-        f"on each host first, then between hosts, from {said.partition('=')[2] or '32k'} on",
-        "the ranks of a host reduce in memory, and then the ranks with the same place on their hosts reduce "
-        "a share each by UCC, so that a rank sends less over the network, and to fewer others",
+        "on each host first, then between hosts" + (f", from {said.partition('=')[2]} on" if said else ""),
+        "the ranks of a host share memory, so that only the ranks with the same place on their hosts "
+        "exchange a share each by UCC, and a rank sends less over the network, and to fewer others",
         setting,
         said or US,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 
 BY_UCC, BY_MEMORY, BY_MESSAGES, BY_STORE = "UCC", "shared memory", "messages", "the store"
-BY_LEVELS = "shared memory on each host and UCC between hosts, or UCC if it is small"
+BY_LEVELS = "shared memory on each host, UCC between hosts"
 
 _COLLECTIVES = (
     "all_gather",
@@ -26,24 +26,28 @@ _COLLECTIVES = (
     "reduce_scatter_tensor",
     "reduce_scatter_tensor_coalesced",
 )
+_IN_LEVELS = ("all_reduce", "all_reduce_coalesced", "barrier", "broadcast", "reduce")
+_IN_EVEN_LEVELS = tuple(op for op in _COLLECTIVES if op not in _IN_LEVELS)
 _EXCHANGES = ("all_to_all", "all_to_all_single", "gather", "scatter")
 _MESSAGES = ("recv", "recv_any_source", "send", "sparse_all_reduce")
 
 
-def ways(in_memory: bool, has_levels: bool = False) -> dict[str, str]:
+def ways(in_memory: bool, has_levels: bool = False, has_even_levels: bool = False) -> dict[str, str]:
     """By what each operation of a group goes: memory that its ranks share, a collective of UCC, messages
     over UCX, or the job's store.
 
-    `in_memory` says whether the group goes through memory that its ranks share, and `has_levels` whether
-    its all_reduce does so on each host. In a group that spans hosts, messages between ranks of one host go
-    through such memory, too.
+    `in_memory` says whether the group goes through memory that its ranks share. `has_levels` says whether
+    it spans hosts and goes through such memory on each host, and `has_even_levels` whether each host then has
+    as many of its ranks. In a group that spans hosts, messages between ranks of one host go through such
+    memory, too.
     """
     return {
         **dict.fromkeys(_COLLECTIVES, BY_MEMORY if in_memory else BY_UCC),
         **dict.fromkeys(_EXCHANGES, BY_MEMORY if in_memory else BY_MESSAGES),
         **dict.fromkeys(_MESSAGES, BY_MEMORY if in_memory else BY_MESSAGES),
         "monitored_barrier": BY_STORE,
-        **({"all_reduce": BY_LEVELS} if has_levels else {}),
+        **(dict.fromkeys(_IN_LEVELS, BY_LEVELS) if has_levels else {}),
+        **(dict.fromkeys(_IN_EVEN_LEVELS, BY_LEVELS) if has_even_levels else {}),
     }
 
 
@@ -127,10 +131,11 @@ def _chosen(log: str, team: int, name: str, size: int) -> tuple[str, str]:
 def protocols(log: str, way: str) -> list[Protocol]:
     """Of plain messages with a tag, which is what both send, as UCX_PROTO_INFO shows them: of UCC's worker,
     or of ours. A table that comes again replaces the one before: connections change when they are made."""
+    sender = BY_UCC if way == BY_LEVELS else way
     found: dict[str, list[Protocol]] = {}
     for table in _tables(log):
         is_plain = re.fullmatch(r"tagged message by ucp_tag_send\* from \w+ memory", table.operation)
-        if is_plain and _CONTEXTS.get(table.context) == way and table.peers in _PEERS:
+        if is_plain and _CONTEXTS.get(table.context) == sender and table.peers in _PEERS:
             found[table.peers] = table.rows
     return [row for rows in found.values() for row in rows]
 

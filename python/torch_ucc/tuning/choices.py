@@ -89,10 +89,11 @@ def _simple(name: str, cases: tuple[Case, ...], variants: Mapping[str, Values]) 
 
 
 def _hierarchy() -> Family:
+    one_team: Values = {"settings": {"levels_from": "16g"}}
     return _simple(
-        "collectives on each host first",
+        "one UCC team of all hosts",
         cells(COLLECTIVES, SIZES),
-        {"hier": {"ucc": {"CLS": "hier,basic"}}},
+        {"one team": one_team, "hier": {**one_team, "ucc": {"CLS": "hier,basic"}}},
     )
 
 

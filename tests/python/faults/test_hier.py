@@ -1,5 +1,5 @@
-"""Several hosts with several ranks each: UCC's hierarchical collectives, where somebody wants them, are used
-and right; and what is said of a call between hosts is what it takes."""
+"""Several hosts with several ranks each, in one UCC team. UCC's hierarchical collectives are used and right
+where somebody wants them; and what is said of a call between hosts is what it takes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def results_and_routes() -> tuple[list[dict[str, list[float]]], list[Route]]:
 def test_collectives_between_hosts(hosts_allowed: None, count: int, layers: str) -> None:
     size = 2 * count
     with hosts(count) as made:
-        told = made.run(results_and_routes, per_host=2, init=False, env={"UCC_CLS": layers}, timeout=240)
+        env = {"UCC_CLS": layers, "TORCH_UCC_LEVELS_FROM": "16g"}
+        told = made.run(results_and_routes, per_host=2, init=False, env=env, timeout=240)
     for rank, (results, _) in enumerate(told):
         for each in results:
             assert each["total"] == [size * (size + 1) / 2]

@@ -1,4 +1,4 @@
-"""All_reduce of groups that span hosts with several ranks: on each host first, then between them.
+"""Collectives of groups that span hosts with several ranks: on each host in memory, and between hosts by UCC.
 
 A run with TORCH_UCC_LEVELS_FROM=1 takes this way at every size, and one with 4g at none.
 """
@@ -10,7 +10,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch_ucc.topology.routes import BY_LEVELS, BY_UCC
 pytestmark = pytest.mark.multirank
 
 ALWAYS = {"TORCH_UCC_LEVELS_FROM": "1", "TORCH_UCC_SEGMENT_BYTES": "4096"}
-"""Pieces of 8 KB, so that small tensors have several."""
+"""Pieces of 8 KB, so that small tensors have several. Each is too short for several rows."""
 NEVER = {**ALWAYS, "TORCH_UCC_LEVELS_FROM": "4g"}
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
@@ -64,6 +64,79 @@ def reduced(groups: Sequence[Sequence[int]]) -> list[Any]:
     return found
 
 
+def moved(groups: Sequence[Sequence[int]], counts: Sequence[int]) -> list[Any]:
+    """The other collectives, checked against what each rank can compute by itself."""
+    found = []
+    for ranks in groups:
+        group = dist.new_group(list(ranks))
+        if dist.get_rank() not in ranks:
+            continue
+        for dtype in (torch.float32, torch.bfloat16, torch.uint8, torch.complex64):
+            for count in counts:
+                found += moved_once(group, list(ranks), dtype, count)
+    return found
+
+
+def moved_once(group: dist.ProcessGroup, ranks: list[int], dtype: torch.dtype, count: int) -> list[Any]:
+    me, size = dist.get_rank(group), len(ranks)
+    all_data = [drawn(count, dtype, rank) for rank in ranks]
+    whole = torch.cat(all_data)
+    total = (
+        torch.stack([drawn(count * size, dtype, rank).to(torch.complex128) for rank in ranks])
+        .sum(0)
+        .to(dtype)
+    )
+    part = total[me * count : (me + 1) * count]
+
+    def check(what: str, got: torch.Tensor, expected: torch.Tensor) -> None:
+        assert torch.equal(got.cpu(), expected), (what, dtype, count, ranks, got, expected)
+
+    for root in range(size):
+        tensor = all_data[me].clone()
+        dist.broadcast(tensor, group=group, group_src=root)
+        check("broadcast", tensor, all_data[root])
+        strided = torch.stack([all_data[me], all_data[me]], 1)[:, 0]
+        dist.broadcast(strided, group=group, group_src=root)
+        check("broadcast of a view", strided, all_data[root])
+        tensor = all_data[me].clone()
+        dist.reduce(tensor, group=group, group_dst=root)
+        summed = torch.stack([each.to(torch.complex128) for each in all_data]).sum(0).to(dtype)
+        check("reduce", tensor, summed if me == root else all_data[me])
+    gathered = torch.empty(size * count, dtype=dtype)
+    dist.all_gather_into_tensor(gathered, all_data[me].clone(), group=group)
+    check("all_gather_into_tensor", gathered, whole)
+    gathered.zero_()
+    gathered[me * count : (me + 1) * count] = all_data[me]
+    dist.all_gather_into_tensor(gathered, gathered[me * count : (me + 1) * count], group=group)
+    check("all_gather_into_tensor in place", gathered, whole)
+    parts = [torch.empty(count, dtype=dtype) for _ in ranks]
+    dist.all_gather(parts, all_data[me].clone(), group=group)
+    check("all_gather", torch.cat(parts), whole)
+    uneven = [torch.empty(count + rank, dtype=dtype) for rank in range(size)]
+    dist.all_gather(uneven, drawn(count + me, dtype, me), group=group)
+    check(
+        "all_gather of uneven parts",
+        torch.cat(uneven),
+        torch.cat([drawn(count + i, dtype, i) for i in range(size)]),
+    )
+    given = drawn(count * size, dtype, dist.get_rank())
+    result = torch.empty(count, dtype=dtype)
+    dist.reduce_scatter_tensor(result, given.clone(), group=group)
+    check("reduce_scatter_tensor", result, part)
+    dist.reduce_scatter(result.zero_(), [each.clone() for each in given.chunk(size)], group=group)
+    check("reduce_scatter", result, part)
+    dist.reduce_scatter_tensor(given[me * count : (me + 1) * count], given, group=group)
+    check("reduce_scatter_tensor in place", given[me * count : (me + 1) * count], part)
+    average = torch.empty(count, dtype=dtype)
+    if dtype != torch.uint8:
+        dist.reduce_scatter_tensor(
+            average, drawn(count * size, dtype, ranks[me]) * size, dist.ReduceOp.AVG, group=group
+        )
+        torch.testing.assert_close(average, part)
+    dist.barrier(group=group)
+    return [whole.view(torch.uint8).tolist()[:100]]
+
+
 PLACES = {
     "two by two": ((2, 2), [[0, 1, 2, 3], [0, 2, 3], [3, 1, 0, 2]]),
     "one and three": ((1, 3), [[0, 1, 2, 3], [1, 2, 3], [0, 3]]),
@@ -79,9 +152,26 @@ def test_results_are_those_of_one_level(pair: Hosts, place: str) -> None:
     assert all(found for found in in_levels)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_every_collective(pair: Hosts, place: str) -> None:
+    per_host, groups = PLACES[place]
+    assert all(pair.run(moved, groups, COUNTS, per_host=per_host, env=ALWAYS, timeout=300))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_collective_through_all_rows(pair: Hosts, place: str) -> None:
+    per_host, groups = PLACES[place]
+    assert all(pair.run(moved, groups[:1], [200_000, 700_001], per_host=per_host, timeout=300))
+
+
 def test_three_hosts() -> None:
     with hosts(3) as three:
         assert three.run(reduced, [list(range(6))], per_host=2, env=ALWAYS, timeout=300)
+        assert three.run(moved, [list(range(6)), [1, 2, 4, 5]], COUNTS, per_host=2, env=ALWAYS, timeout=300)
+        assert three.run(moved, [list(range(6))], [200_000], per_host=2, timeout=300)
+        for env in (ALWAYS, {}):
+            ranks = three.run(bits, 20000, per_host=2, env=env)
+            assert all(each == ranks[0] for each in ranks)
 
 
 def overlapping() -> list[list[float]]:
@@ -147,6 +237,17 @@ def many_at_once() -> None:
             sent = torch.full((count,), float(rank + i)) if rank == i % size else torch.empty(count)
             works.append(dist.broadcast(sent, i % size, async_op=True))
             checks.append((sent, float(i % size + i)))
+            all_ranks = torch.empty(count * size)
+            works.append(
+                dist.all_gather_into_tensor(all_ranks, torch.full((count,), float(i)), async_op=True)
+            )
+            checks.append((all_ranks, float(i)))
+            part = torch.empty(count)
+            works.append(
+                dist.reduce_scatter_tensor(part, torch.full((count * size,), float(i)), async_op=True)
+            )
+            checks.append((part, float(i * size)))
+            works.append(dist.barrier(async_op=True))
         for work in works:
             work.wait()
         for tensor, value in checks:
@@ -158,20 +259,31 @@ def test_operations_keep_their_order(pair: Hosts) -> None:
         pair.run(many_at_once, per_host=2, env={**ALWAYS, "TORCH_UCC_LEVELS_FROM": threshold}, timeout=300)
 
 
-def ways_taken() -> tuple[str, dict[str, int]]:
-    for count in (1000, 8191, 8192, 100000):
-        dist.all_reduce(torch.ones(count))
-    about = torch_ucc.describe()["operations"]["all_reduce"]
-    return about, {path: each["calls"] for path, each in torch_ucc.stats()["paths"].items()}
+def ways_taken() -> tuple[str, str, dict[str, int]]:
+    for size in (1000, (32 << 10) - 4, 32 << 10, 320 << 10):
+        dist.all_reduce(torch.ones(size // 4))
+        dist.broadcast(torch.ones(size // 4), 0)
+        part = torch.empty(size // dist.get_world_size(), dtype=torch.uint8)
+        dist.all_gather_into_tensor(torch.empty(size, dtype=torch.uint8), part)
+    paths = {path: each["calls"] for path, each in torch_ucc.stats()["paths"].items()}
+    about = torch_ucc.describe()["operations"]
+    assert len({about[op] for op in ("all_reduce", "broadcast", "reduce", "barrier")}) == 1
+    return about["all_reduce"], about["all_gather"], paths
 
 
 def test_the_size_decides(pair: Hosts) -> None:
-    for about, paths in pair.run(ways_taken, per_host=2):
-        assert about == BY_LEVELS and paths["levels"] == 2, (about, paths)
-    for about, paths in pair.run(ways_taken, per_host=1) + pair.run(
-        ways_taken, per_host=2, env={"TORCH_UCC_HOST_PATH": "0"}
+    larger = {"TORCH_UCC_LEVELS_FROM": "32k"}
+    for in_rows, evenly, paths in pair.run(ways_taken, per_host=2, env=larger):
+        assert in_rows == evenly == BY_LEVELS and paths["levels"] == 6, paths
+    for in_rows, evenly, paths in pair.run(ways_taken, per_host=(1, 3), env=larger):
+        assert in_rows == BY_LEVELS and evenly == BY_UCC and paths["levels"] == 4, paths
+    for *_, paths in pair.run(ways_taken, per_host=2):
+        assert paths == {"levels": 12}, paths
+    off = {"TORCH_UCC_HOST_PATH": "0"}
+    for in_rows, evenly, paths in pair.run(ways_taken, per_host=1) + pair.run(
+        ways_taken, per_host=2, env=off
     ):
-        assert about == BY_UCC and "levels" not in paths, (about, paths)
+        assert in_rows == evenly == BY_UCC and "levels" not in paths, paths
 
 
 def bits(count: int) -> list[int]:
@@ -189,16 +301,28 @@ def test_ranks_have_the_same_bits(pair: Hosts) -> None:
     assert all(each == ranks[0] for each in ranks)
 
 
-def dies(folder: str, dying: int, numel: int) -> None:
-    dist.all_reduce(torch.ones(numel))
-    tensor = torch.ones(numel)
+def calls(op: str, numel: int) -> tuple[torch.Tensor, Callable[[], object]]:
+    """A call, with the memory that it writes."""
+    size = dist.get_world_size()
+    tensor, whole = torch.ones(numel), torch.ones(numel // size * size)
+    part = torch.ones(numel // size)
+    return {
+        "all_reduce": (tensor, lambda: dist.all_reduce(tensor)),
+        "all_gather": (whole, lambda: dist.all_gather_into_tensor(whole, part)),
+        "reduce_scatter": (part, lambda: dist.reduce_scatter_tensor(part, whole)),
+    }[op]
+
+
+def dies(folder: str, dying: int, op: str, numel: int) -> None:
+    tensor, call = calls(op, numel)
+    call()
     if dist.get_rank() == dying:
         time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
-    kind, error, _ = failure(lambda: dist.all_reduce(tensor))
+    kind, error, _ = failure(call)
     while kind == "nothing":
-        kind, error, _ = failure(lambda: dist.all_reduce(tensor))
+        kind, error, _ = failure(call)
     tensor.fill_(7)
     time.sleep(0.2)
     late = not bool((tensor == 7).all())
@@ -206,30 +330,36 @@ def dies(folder: str, dying: int, numel: int) -> None:
     os._exit(0)
 
 
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
 @pytest.mark.parametrize("numel", [1000, 1 << 20])
 @pytest.mark.parametrize("dying", [0, 3])
-def test_a_rank_that_dies_fails_the_others(pair: Hosts, tmp_path: Path, dying: int, numel: int) -> None:
+def test_a_rank_that_dies_fails_the_others(
+    pair: Hosts, tmp_path: Path, dying: int, op: str, numel: int
+) -> None:
     """In less than the timeout of a minute, with an error that names the rank, and without late data."""
     notes = {rank: tmp_path / str(rank) for rank in range(4) if rank != dying}
-    with pair.started(dies, str(tmp_path), dying, numel, per_host=2, env=ALWAYS):
+    with pair.started(dies, str(tmp_path), dying, op, numel, per_host=2, env=ALWAYS):
         wait_for(*notes.values())
     for rank, path in notes.items():
         error, took, late = json.loads(path.read_text())
         assert f"rank {dying}" in error and took < 30 and not late, (rank, error, took, late)
 
 
-def times_out() -> tuple[str, bool]:
+def times_out(op: str) -> tuple[str, bool]:
     if dist.get_rank() == 3:
         time.sleep(4)
         return "", False
-    tensor = torch.ones(100000)
-    _, error, _ = failure(lambda: dist.all_reduce(tensor))
+    tensor, call = calls(op, 100000)
+    _, error, _ = failure(call)
     tensor.fill_(7)
     time.sleep(0.2)
     return error, not bool((tensor == 7).all())
 
 
-def test_a_rank_that_does_not_come_is_a_timeout(pair: Hosts) -> None:
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_rank_that_does_not_come_is_a_timeout(pair: Hosts, op: str) -> None:
     soon = {**ALWAYS, "TORCH_UCC_CLOSE_TIMEOUT": "500ms"}
-    for rank, (error, late) in enumerate(pair.run(times_out, per_host=2, env=soon, group_timeout=1.5)[:3]):
-        assert "all_reduce" in error and not late, (rank, error)
+    for rank, (error, late) in enumerate(
+        pair.run(times_out, op, per_host=2, env=soon, group_timeout=1.5)[:3]
+    ):
+        assert op in error and not late, (rank, error)

@@ -39,8 +39,8 @@ def test_every_candidate_can_be_read(name: str, tmp_path: object) -> None:
 def test_a_job_gets_what_fits_it() -> None:
     names = {name: [family.name for family in families(job)] for name, job in jobs().items()}
     assert "radices of trees" not in names["2 ranks"] and "radices of trees" in names["many ranks"]
-    assert "collectives on each host first" not in names["2 hosts"] + names["many ranks"]
-    assert "collectives on each host first" in names["2 hosts of 4"]
+    assert "one UCC team of all hosts" not in names["2 hosts"] + names["many ranks"]
+    assert "one UCC team of all hosts" in names["2 hosts of 4"]
     assert "transports on a host" not in names["2 hosts"]
     assert names["2 ranks"][0] == names["many ranks"][-2] == "pieces of a large all_reduce"
     waiting = next(family for family in families(jobs()["many ranks"]) if family.name == "waiting")
