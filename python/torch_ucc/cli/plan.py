@@ -5,6 +5,8 @@ status: 1 if the job could not work.
 
 With --op and --bytes, which way such a call goes and by which algorithm: UCC and UCX are asked by making it,
 on ranks started on this machine, or under torchrun on those of the job.
+
+With --op and --size, how long such a call should take on so many hosts, estimated from a few constants.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 from pathlib import Path
 
 from torch_ucc import config
+from torch_ucc.cli import estimate
 from torch_ucc.cli.arguments import as_setting
 from torch_ucc.cli.topo import machine
 from torch_ucc.topology.explain import plan_text
@@ -42,7 +45,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="as data")
     parser.add_argument("--op", help="an operation of torch.distributed, such as all_reduce")
     parser.add_argument("--bytes", type=as_setting(config.size), help="of its tensor: 65536, 512k, 4m")
+    estimate.add_options(parser)
     asked = parser.parse_args(arguments)
+    if estimate.is_wanted(asked):
+        return estimate.run(parser, asked)
     if asked.op or asked.bytes:
         return _route(parser, asked)
     if asked.replay and len(asked.replay) > 1 and asked.hosts not in (None, len(asked.replay)):

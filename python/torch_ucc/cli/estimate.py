@@ -1,0 +1,202 @@
+"""`torch-ucc plan --op OP --size N`: an estimate of how long such a call takes on so many hosts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from torch_ucc import config
+from torch_ucc.cli.arguments import as_setting
+from torch_ucc.cli.route import size_text
+from torch_ucc.topology.estimate import OPS, Estimate, Host, Network, estimates
+from torch_ucc.topology.traffic import Team
+
+BANDWIDTH, LATENCY = "25gbit", "20us"
+_MEASURED = ("copy", "reduce", "tcp", "step")
+_OPTIONS = ("size", "bandwidth", "latency", "cores", *_MEASURED)
+_MOST_RANKS = 1_000_000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "an estimate",
+        "With any of these, --op is estimated instead of called, for one host and one rank on a host if "
+        "nothing else is given. Numbers of bytes: 512k, 4m, 2g.",
+    )
+    add = group.add_argument
+    add(
+        "--size",
+        type=as_setting(config.size),
+        help="bytes of the whole tensor, of all ranks where each has a part",
+    )
+    add("--bandwidth", type=as_setting(rate), help=f"that one host can send; default {BANDWIDTH}")
+    add("--latency", type=as_setting(seconds), help=f"of a small message between hosts; default {LATENCY}")
+    add("--cores", type=as_setting(number), help="for the ranks of a host; default: as many as here")
+    add("--copy", type=as_setting(config.size), help="bytes/s that a host copies; default: measured")
+    add(
+        "--reduce",
+        type=as_setting(config.size),
+        help="bytes/s that it reads to reduce; default: measured",
+    )
+    add(
+        "--tcp",
+        type=as_setting(config.size),
+        help="bytes/s that its cores send and receive; default: measured",
+    )
+    add("--step", type=as_setting(seconds), help="to notify a rank on the same host; default: measured")
+
+
+def is_wanted(asked: argparse.Namespace) -> bool:
+    return any(getattr(asked, name) is not None for name in _OPTIONS)
+
+
+def run(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> int:
+    """Print the estimate and return the exit status."""
+    if asked.op not in OPS:
+        parser.error(f"--op of an estimate is one of {', '.join(OPS)}")
+    if asked.bytes or asked.replay:
+        parser.error("an estimate takes --size, and neither --bytes nor --replay")
+    if not asked.size and asked.op != "barrier":
+        parser.error(f"an estimate of {asked.op} needs --size")
+    team = Team(asked.hosts or 1, asked.ranks_per_host or 1)
+    if not 1 < team.ranks <= _MOST_RANKS:
+        parser.error(f"an estimate is for 2 to {_MOST_RANKS} ranks, not {team.ranks}: see --ranks-per-host")
+    try:
+        settings = config.from_environment()
+        host = _host(asked, team)
+    except (OSError, RuntimeError, ValueError) as error:
+        print(f"torch-ucc plan: {error}", file=sys.stderr)
+        return 2
+    network = Network(
+        asked.bandwidth or rate(BANDWIDTH), seconds(LATENCY) if asked.latency is None else asked.latency
+    )
+    size = 0 if asked.op == "barrier" else asked.size
+    found = estimates(asked.op, size, team, host, network, settings)
+    if asked.json:
+        print(json.dumps(as_data(asked.op, size, team, host, network, found), indent=1))
+    else:
+        print(text(asked.op, size, team, host, network, found, _sources(asked)))
+    return 0
+
+
+def _host(asked: argparse.Namespace, team: Team) -> Host:
+    given = {name: getattr(asked, name) for name in _MEASURED if getattr(asked, name) is not None}
+    if len(given) == len(_MEASURED):
+        from torch_ucc.topology.cores import usable_here
+
+        return Host(asked.cores or usable_here(), **given)
+    from torch_ucc.topology.measure import host_here
+
+    return replace(host_here(team.per_host, asked.size or 1, asked.cores), **given)
+
+
+def _sources(asked: argparse.Namespace) -> dict[str, str]:
+    def source(name: str, otherwise: str) -> str:
+        return otherwise if getattr(asked, name) is None else "given"
+
+    defaults = {"bandwidth": "the default", "latency": "the default", "cores": "of this host"}
+    return {name: source(name, defaults.get(name, "measured here")) for name in _OPTIONS}
+
+
+def as_data(
+    op: str, size: int, team: Team, host: Host, network: Network, found: Sequence[Estimate]
+) -> dict[str, object]:
+    return {
+        "op": op,
+        "bytes": size,
+        **asdict(team),
+        "host": asdict(host),
+        "network": asdict(network),
+        "ways": [asdict(each) for each in found],
+    }
+
+
+def text(
+    op: str,
+    size: int,
+    team: Team,
+    host: Host,
+    network: Network,
+    found: Sequence[Estimate],
+    sources: dict[str, str],
+) -> str:
+    of = f" of {size_text(size)}" if size else ""
+    hosts = f"{team.hosts} host{'s' * (team.hosts > 1)} with {team.per_host} rank{'s' * (team.per_host > 1)}"
+    rows: list[tuple[str, Sequence[str]]] = [
+        ("", [f"{each.way}{', taken' * each.is_taken}" for each in found]),
+        ("time", [time_text(each.seconds) for each in found]),
+        ("  memory", [time_text(each.memory) for each in found]),
+        ("  network", [time_text(each.network) for each in found]),
+        ("  steps", [time_text(each.steps) for each in found]),
+        ("a link carries", [amount_text(each.link_bytes) for each in found]),
+        ("a rank needs", [f"{amount_text(each.rank_bytes)} beside its tensors" for each in found]),
+        ("steps", [f"{each.step_count} in {each.pieces} piece{'s' * (each.pieces > 1)}" for each in found]),
+        ("between hosts", [each.by or "nothing" for each in found]),
+    ]
+    widths = [max(len(row[1][i]) for row in rows) for i in range(len(found))]
+    table = [
+        f"  {name:<16}" + "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+        for name, cells in rows
+    ]
+    constants = (
+        ("copying", f"{host.copy / 1e9:.1f} GB/s by all ranks of a host together", sources["copy"]),
+        ("reducing", f"{host.reduce / 1e9:.1f} GB/s, of bytes that are read", sources["reduce"]),
+        ("TCP", f"{host.tcp / 1e9:.1f} GB/s, of bytes that its cores send and receive", sources["tcp"]),
+        ("a step on a host", time_text(host.step), sources["step"]),
+        ("cores of a host", f"{host.cores:g}", sources["cores"]),
+        ("bandwidth", f"{network.bandwidth * 8 / 1e9:g} Gbit/s each way", sources["bandwidth"]),
+        ("latency", time_text(network.latency), sources["latency"]),
+    )
+    lines = [f"{op}{of} on {hosts} each, an estimate:", *(row.rstrip() for row in table), ""]
+    if any(each.pieces > 1 for each in found):
+        lines += ["Pieces overlap, so memory, network and steps add up to more than the time.", ""]
+    lines += ["It is made from:", *(f"  {name:<18}{value} ({source})" for name, value, source in constants)]
+    return "\n".join(lines)
+
+
+def time_text(duration: float) -> str:
+    """With three digits, in a unit that suits."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if duration >= factor:
+            return (
+                f"{duration / factor:.3g} {unit}"
+                if duration < 1000 * factor
+                else f"{duration / factor:.0f} {unit}"
+            )
+    return f"{duration * 1e6:.2f} us" if duration else "0"
+
+
+def amount_text(count: float) -> str:
+    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << bits:
+            return f"{count / (1 << bits):.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def rate(text: str) -> float:
+    """Bytes in a second. Raises ValueError that says what a rate is."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg])bit(?:/s)?", text.strip().lower())
+    if match is None or float(match[1]) == 0:
+        raise ValueError("a rate above 0, such as 800mbit or 25gbit")
+    return float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[match[2]] / 8
+
+
+def seconds(text: str) -> float:
+    """Read "0.4us", which is too short for `config.duration`.
+
+    Raises ValueError that says what a duration is.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s)", text.strip())
+    if match is None:
+        raise ValueError("a duration such as 400ns, 20us or 1.5ms")
+    return float(match[1]) * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
+
+
+def number(text: str) -> float:
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()) is None or float(text) == 0:
+        raise ValueError("a number above 0, such as 8 or 0.5")
+    return float(text)
