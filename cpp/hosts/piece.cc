@@ -15,7 +15,8 @@ using Kind = shm::Movement::Kind;
 
 // Shares begin at a cache line of the whole data, if its beginning does.
 constexpr std::size_t kAligned = 64;
-// Shorter ones take less time than the messages and steps for them. So little data goes in few rows.
+// Shorter shares and slices take less time than the messages and steps for them. So little data goes
+// through few rows.
 constexpr std::size_t kLeastShare = std::size_t{64} << 10U;
 constexpr std::size_t kLeastSlice = std::size_t{16} << 10U;
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from torch_ucc.testing.hosts import hosts
 
 from chaos.campaign import COLUMNS, Campaign, Totals
 from chaos.schedule import KINDS, Plan
@@ -19,8 +22,10 @@ def main() -> int:
     options = _options()
     print(f"seed {options.seed}", flush=True)
     began = said = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        campaign = Campaign(options.seed, options.ranks, options.timeout, Path(folder))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
+        made = stack.enter_context(hosts(options.hosts)) if options.hosts > 1 else None
+        campaign = Campaign(options.seed, options.ranks, options.timeout, folder, made)
         totals = campaign.totals
 
         def over() -> bool:
@@ -55,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", type=int, help="so many, however long it takes")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--hosts", type=int, default=1, help="more than 1: simulated; needs root")
     parser.add_argument("--timeout", type=float, default=5.0, help="of the groups, in seconds")
     parser.add_argument("--verbose", action="store_true", help="show the plan of each generation")
     return parser.parse_args()

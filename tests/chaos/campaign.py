@@ -17,6 +17,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch_ucc._native import leftovers
 from torch_ucc.testing import stacks
+from torch_ucc.testing.hosts import Hosts
 
 from chaos import leaks, model, rank
 from chaos.schedule import KINDS, Plan, Schedule
@@ -49,22 +50,29 @@ class Member:
 
     @property
     def pid(self) -> int:
+        """Of the rank itself, which is the only child of a process of ours if it is on a simulated host."""
         assert self.process.pid is not None, "started"
-        return self.process.pid
+        return next(iter(stacks.descendants(self.process.pid)), self.process.pid)
 
 
 class Campaign:
-    def __init__(self, seed: int, ranks: int, timeout: float, folder: Path) -> None:
+    def __init__(
+        self, seed: int, ranks: int, timeout: float, folder: Path, hosts: Hosts | None = None
+    ) -> None:
         self.totals = Totals()
-        self._ranks, self._timeout, self._folder = ranks, timeout, folder
+        self._ranks, self._timeout, self._folder, self._hosts = ranks, timeout, folder, hosts
         self._schedule = Schedule(seed, ranks)
         self._trajectory = model.Trajectory()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(
             ["torch", "torch.distributed", "torch._dynamo", "chaos.rank", "torch_ucc.testing.freeze"]
         )
-        self._store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but its stubs do not export it
-            "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        self._store = (
+            hosts.store()
+            if hosts
+            else dist.TCPStore(  # type: ignore[attr-defined]  # public, but its stubs do not export it
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False
+            )
         )
         self._alive: dict[str, Member] = {}
         self._ever: list[Member] = []
@@ -112,8 +120,10 @@ class Campaign:
         return [f"{name}: {report.error}" for name, report in reports.items() if report.error]
 
     def _start(self, name: str, generation: int) -> None:
+        address = (self._hosts.switch if self._hosts else "127.0.0.1", self._store.port)
+        host = self._hosts.pid(len(self._ever) % len(self._hosts)) if self._hosts else None
         process = self._context.Process(
-            target=rank.main, args=(name, self._store.port, generation, self._folder), name=name
+            target=rank.main, args=(name, address, generation, self._folder, host), name=name
         )
         process.start()
         self._alive[name] = Member(name, process)

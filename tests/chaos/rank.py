@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch_ucc.testing import stacks
+from torch_ucc.testing import hosts, stacks
 
 from chaos import leaks, model, operations
 from chaos.schedule import KINDS, Order, Plan
@@ -63,8 +63,11 @@ def ready_key(name: str) -> str:
     return f"ready {name}"
 
 
-def main(name: str, port: int, first: int, folder: Path) -> None:
-    """The whole life of the process, from the first generation that it may be in."""
+def main(name: str, store_at: tuple[str, int], first: int, folder: Path, host: int | None) -> None:
+    """The whole life of the process, from the first generation that it may be in. `host`: a process of the
+    simulated host that it is to be on."""
+    if host is not None:
+        hosts.continue_at(host)
     output = os.open(folder / f"{name}.output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -75,7 +78,7 @@ def main(name: str, port: int, first: int, folder: Path) -> None:
     status = 0
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but its stubs do not export it
-            "127.0.0.1", port, is_master=False, timeout=FOREVER
+            *store_at, is_master=False, timeout=FOREVER
         )
         _live(name, store, first)
     except SystemExit as end:

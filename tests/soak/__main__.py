@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torch_ucc._native import extension
 from torch_ucc.testing import RankError, run_ranks
+from torch_ucc.testing.hosts import hosts
 
 from soak import memory, operations, ranks
 from soak.schedule import BATCH, REFUSED
@@ -51,6 +52,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--hosts", type=int, default=1, help="more than 1: simulated; needs root")
     return parser.parse_args()
 
 
@@ -60,16 +62,14 @@ def _run(options: argparse.Namespace, table: list[str]) -> list[ranks.Report]:
         progress = Path(name) / "progress"
         progress.touch()
         threading.Thread(target=_follow, args=(progress,), daemon=True).start()
-        return run_ranks(
-            ranks.run,
-            options.ranks,
-            options.seed,
-            seconds,
-            table,
-            progress,
-            timeout=seconds + EXTRA_S,
-            group_timeout=OP_LIMIT_S,
-        )
+        host_of = sorted(rank % options.hosts for rank in range(options.ranks))
+        what = (options.seed, seconds, table, progress, host_of)
+        limits = {"timeout": seconds + EXTRA_S, "group_timeout": OP_LIMIT_S}
+        if options.hosts == 1:
+            return run_ranks(ranks.run, options.ranks, *what, **limits)
+        per_host = [host_of.count(host) for host in range(options.hosts)]
+        with hosts(options.hosts) as made:
+            return made.run(ranks.run, *what, per_host=per_host, **limits)
 
 
 def _follow(path: Path) -> None:

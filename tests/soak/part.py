@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -61,6 +62,9 @@ class Started:
 class Part:
     """This rank's part in one step."""
 
+    host_of: ClassVar[list[int]] = []
+    """The host of each rank of the job."""
+
     def __init__(self, step: Step, group: dist.ProcessGroup, members: list[int]) -> None:
         self.step = step
         self.group = group
@@ -110,4 +114,5 @@ class Part:
         """Expect the reduction of a part of all ranks' inputs."""
         step, count = self.step, self.step.numel if numel is None else numel
         salt = SALTS * step.number + part
-        self.expect(tensor, lambda: reduction(step.dtype, step.reduce, self.members, salt, count))
+        hosts = len({self.host_of[rank] for rank in self.members})
+        self.expect(tensor, lambda: reduction(step.dtype, step.reduce, self.members, salt, count, hosts))

@@ -15,7 +15,7 @@ from calls import Failures
 from reference import DTYPES, sample
 
 from soak import memory, operations
-from soak.part import Started
+from soak.part import Part, Started
 from soak.schedule import WORLD, Round, Step, rounds
 
 MOST_HELD = 8
@@ -39,8 +39,9 @@ class Report:
     done: Counter[str] = field(default_factory=Counter)  # steps by operation
 
 
-def run(seed: int, seconds: float, table: list[str], progress: Path) -> Report:
+def run(seed: int, seconds: float, table: list[str], progress: Path, host_of: list[int]) -> Report:
     """Rounds until the time is over for any rank, or any has seen a wrong result. Rank 0 writes progress."""
+    Part.host_of = host_of
     rank, size = dist.get_rank(), dist.get_world_size()
     memory.keep_tight()
     for dtype in DTYPES:  # what the oracle keeps of each rank is there from the start

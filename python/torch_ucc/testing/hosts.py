@@ -114,6 +114,10 @@ class Hosts:
     def __len__(self) -> int:
         return len(self._hosts)
 
+    def pid(self, i: int) -> int:
+        """A process of host i, for `continue_at`."""
+        return self._hosts[i].pid
+
     def address(self, i: int) -> str:
         return f"{_NETWORK}.{i + 1}"
 
@@ -256,14 +260,20 @@ class _Rank(running.Rank):
 
 
 def _rank_main(host: int, launch: running.Launch, rank: int) -> None:
-    """Start the rank on the host and end as it ends: a process cannot move to other process ids itself."""
+    continue_at(host)
+    running.rank_main(launch, rank)
+
+
+def continue_at(host: int) -> None:
+    """Go on in a child of this process on the host of which process `host` is, and end as it ends: a process
+    cannot move to other process ids itself."""
     _libc.prctl(running.PR_SET_PDEATHSIG, signal.SIGKILL)
     here = Path.cwd()
     _enter(host, "net", "ipc", "uts", "pid_for_children", "mnt", *_CLOCK)
     os.chdir(here)
     child = os.fork()
     if child == 0:
-        running.rank_main(launch, rank)
+        return
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
         os.kill(os.getpid(), -code)

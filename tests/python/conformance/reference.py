@@ -151,18 +151,20 @@ def exactly(values: torch.Tensor) -> Expected:
     return Expected(values, values, values.numel())
 
 
-def reduction(dtype: torch.dtype, op: str, ranks: list[int], salt: int, numel: int) -> Expected:
-    """The reduction of `sample(dtype, rank, salt, numel)` over `ranks`."""
-    return reduced(op, [sample(dtype, rank, salt, min(numel, PERIOD)) for rank in ranks], numel)
+def reduction(
+    dtype: torch.dtype, op: str, ranks: list[int], salt: int, numel: int, hosts: int = 1
+) -> Expected:
+    """The reduction of `sample(dtype, rank, salt, numel)` over `ranks`, which are on so many hosts."""
+    return reduced(op, [sample(dtype, rank, salt, min(numel, PERIOD)) for rank in ranks], numel, hosts)
 
 
-def reduced(op: str, inputs: list[torch.Tensor], numel: int) -> Expected:
+def reduced(op: str, inputs: list[torch.Tensor], numel: int, hosts: int = 1) -> Expected:
     """The reduction of one period of each input."""
     dtype = inputs[0].dtype
     if dtype in BOOL or dtype in INTEGERS:
         exact = _boolean(op, inputs) if dtype in BOOL else _integer(op, inputs)
         return Expected(exact, exact, numel)
-    return _bounded(op, inputs, numel)
+    return _bounded(op, inputs, numel, hosts)
 
 
 def _boolean(op: str, inputs: list[torch.Tensor]) -> torch.Tensor:
@@ -195,7 +197,7 @@ def _integer(op: str, inputs: list[torch.Tensor]) -> torch.Tensor:
     return result.to(inputs[0].dtype)
 
 
-def _bounded(op: str, inputs: list[torch.Tensor], numel: int) -> Expected:
+def _bounded(op: str, inputs: list[torch.Tensor], numel: int, hosts: int) -> Expected:
     dtype = inputs[0].dtype
     wide = [each.to(torch.complex128 if dtype in COMPLEX else torch.float64) for each in inputs]
     if op in ("MIN", "MAX"):
@@ -221,6 +223,9 @@ def _bounded(op: str, inputs: list[torch.Tensor], numel: int) -> Expected:
         value = torch.view_as_complex(total) if dtype in COMPLEX else total
     unit = roundings * scale * (torch.finfo(torch.float64 if double else torch.float32).eps / 2)
     error = (2 if double else 1) * unit / (1 - unit) * magnitude  # in float64 the reference rounds as well
+    if hosts > 1 and dtype is torch.bfloat16:  # what each host has reduced may be rounded once more
+        narrow = torch.finfo(dtype).eps / 2
+        error += ((1 + narrow) ** hosts - 1 if op == "PRODUCT" else narrow) * (magnitude + error)
     if dtype not in COMPLEX:
         return Expected((value - error).to(dtype), (value + error).to(dtype), numel)
     if op == "PRODUCT":
