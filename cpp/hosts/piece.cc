@@ -91,6 +91,7 @@ class Maker {
   void on_host(Piece::Stage stage, shm::Movement movement) {
     movement.type = all_.type;
     movement.op = all_.op;
+    movement.part_of = all_.kind;
     piece_.steps[stage].push_back(std::make_unique<Step<shm::Collective>>(levels_.board, std::move(movement)));
   }
   void in_row(const ucc_coll_args_t& args, std::size_t bytes) {
@@ -186,6 +187,7 @@ class Maker {
     const bool by_ucc = is_reduced_by_ucc(all_.kind, hosts());
     char* const own = memory() + (by_ucc ? 0 : levels_.host * mine);
     on_host(Piece::on_host, {.kind = Kind::reduce_scatter,
+                             .root = all_.root,  // so that ranks with different roots notice it
                              .sources = shares,
                              .destinations = shm::Parts(Part{own, mine}),
                              .owns_destinations = true});

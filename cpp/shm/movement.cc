@@ -36,7 +36,9 @@ std::unique_ptr<char[]> Parts::replace_by_copy() {
 
 std::string describe_call(std::uint64_t call, std::uint64_t bytes) {
   const std::uint64_t kind = call & 0xffU;
-  std::string text = name_in(kKinds, kind) + " of " + std::to_string(bytes) + " bytes";
+  const std::uint64_t part_of = call >> 24U & 0xffU;
+  std::string text = part_of == 0 ? "" : "a part of " + name_in(kKinds, part_of - 1) + ", ";
+  text += name_in(kKinds, kind) + " of " + std::to_string(bytes) + " bytes";
   if (kind >= static_cast<std::uint64_t>(Movement::Kind::all_reduce)) {
     text += " of " + name_in(kTypes, call >> 16U & 0xffU) + ", " + name_in(kOps, call >> 8U & 0xffU);
   }

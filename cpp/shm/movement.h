@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -78,6 +79,8 @@ struct Movement {
   // Whether that memory belongs to the operation. Memory of the caller is used within the lease only.
   bool owns_sources = false;
   bool owns_destinations = false;
+  // The collective that this one is a part of, on one of several hosts
+  std::optional<Kind> part_of{};
 
   // Whether each rank reads from all others in each step.
   bool is_mutual() const {
@@ -89,7 +92,8 @@ struct Movement {
   // The properties that must be equal on all ranks, in one number.
   std::uint64_t call() const {
     return static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(op) << 8U | static_cast<std::uint64_t>(type) << 16U |
-           (kind == Kind::reduce_scatter ? split() : static_cast<std::uint64_t>(root)) << 32U;
+           (part_of ? static_cast<std::uint64_t>(*part_of) + 1 : 0) << 24U |
+           (kind == Kind::reduce_scatter ? split() ^ root : static_cast<std::uint64_t>(root)) << 32U;
   }
 
  private:

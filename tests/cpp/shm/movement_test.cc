@@ -45,6 +45,30 @@ TEST(ShmMovement, KnowsItsParts) {
   EXPECT_FALSE(Parts(Part{}).empty()) << "an empty part is a part";
 }
 
+TEST(ShmMovement, NamesACopyOfItsPartsInstead) {
+  std::array<char, 4> memory{'a', 'b', 'c', 'd'};
+  Parts parts(std::vector<Part>{{memory.data() + 2, 2}, {memory.data(), 0}, {memory.data(), 1}});
+  const auto copy = parts.replace_by_copy();
+  memory.fill('x');
+  EXPECT_EQ(std::string(static_cast<char*>(parts.of(0).data), 2), "cd");
+  EXPECT_EQ(parts.of(1).bytes, 0U);
+  EXPECT_EQ(*static_cast<char*>(parts.of(2).data), 'a');
+}
+
+// Ranks that call different collectives may begin with the same part.
+TEST(ShmMovement, SaysWhatItIsAPartOf) {
+  Movement whole = movement(Kind::reduce_scatter);
+  Movement part = whole;
+  part.part_of = Kind::all_reduce;
+  Movement other = whole;
+  other.part_of = Kind::reduce;
+  EXPECT_EQ((std::set<std::uint64_t>{whole.call(), part.call(), other.call()}).size(), 3U);
+  Movement elsewhere = other;
+  elsewhere.root = 1;
+  EXPECT_NE(other.call(), elsewhere.call());
+  EXPECT_EQ(describe_call(part.call(), 8).substr(0, 40), "a part of all_reduce, reduce_scatter of ");
+}
+
 TEST(ShmMovement, AddsUpWhatItGives) {
   Movement moves;
   EXPECT_EQ(moves.bytes_given(), 0U);
@@ -111,7 +135,8 @@ TEST(ShmMovement, DescribesCalls) {
 TEST(ShmMovement, DescribesGarbage) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
   EXPECT_EQ(describe_call(kMost, kMost),
-            "an unknown value of 18446744073709551615 bytes of an unknown value, an unknown value, root 4294967295");
+            "a part of an unknown value, an unknown value of 18446744073709551615 bytes of an unknown value, an unknown value, "
+            "root 4294967295");
   EXPECT_EQ(describe_call(9, 0), "an unknown value of 0 bytes of uint8, SUM, root 0");
   EXPECT_EQ(describe_call(0xff00000806, 1), "all_reduce of 1 bytes of uint8, an unknown value, root 255");
   for (std::uint64_t call = 0; call < 0x1000000; call += 257) {

@@ -363,3 +363,18 @@ def test_a_rank_that_does_not_come_is_a_timeout(pair: Hosts, op: str) -> None:
         pair.run(times_out, op, per_host=2, env=soon, group_timeout=1.5)[:3]
     ):
         assert op in error and not late, (rank, error)
+
+
+def mismatched() -> str:
+    """Rank 1 broadcasts while the others reduce."""
+    tensor = torch.ones(1000)
+    rank = dist.get_rank()
+    return failure(lambda: dist.broadcast(tensor, 0) if rank == 1 else dist.all_reduce(tensor))[1]
+
+
+def test_ranks_of_one_host_notice_that_they_call_something_else(pair: Hosts) -> None:
+    soon = {"TORCH_UCC_CLOSE_TIMEOUT": "500ms"}
+    errors = pair.run(mismatched, per_host=2, env=soon, group_timeout=3)
+    assert "rank 1 called another collective: a part of broadcast" in errors[0], errors
+    assert "rank 0 called another collective: a part of all_reduce" in errors[1], errors
+    assert errors[2] and errors[3], "they get nothing from the other host"
