@@ -61,15 +61,17 @@ ucc_status_t Oob::allgather(void* mine, void* all, std::size_t size, void* self,
       call();
     }
     const std::string name = oob.prefix_ + "/oob/" + std::to_string(oob.calls_++);
-    *request = new Request{
-        .oob = oob,
-        .name = name,
-        .exchange = Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
-        .relay = Relay::among(oob.size_, name),
-        .all = static_cast<char*>(all),
-        .size = size,
-        .backoff = Backoff(oob.size_),
-        .readers = {}};
+    auto made = std::make_unique<Request>(
+        Request{.oob = oob,
+                .name = name,
+                .exchange = Exchange(oob.store_, name, oob.rank_, oob.size_, std::string(static_cast<const char*>(mine), size)),
+                .relay = nullptr,
+                .all = static_cast<char*>(all),
+                .size = size,
+                .backoff = Backoff(oob.size_),
+                .readers = {}});
+    made->relay = Relay::among(oob.size_, name);
+    *request = made.release();
     return UCC_OK;
   } catch (...) {
     return oob.failed(std::current_exception());
