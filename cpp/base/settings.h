@@ -33,8 +33,8 @@ struct Settings {
   // not through UCC.
   bool host_path = true;
 
-  // A collective of at least so many bytes, in a group that spans hosts with several ranks, goes in levels:
-  // see hosts/collective.h.
+  // A collective of at least so many bytes goes in levels, if it can and the group spans hosts with several
+  // ranks: see hosts/collective.h.
   std::size_t levels_from = 0;
 
   // Compare every collective call between the ranks before it starts: see ops/cross_check.h.

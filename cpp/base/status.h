@@ -24,6 +24,9 @@ enum class StatusCode : std::uint8_t {
   internal,  // our own mistake: report it
 };
 
+// Whether an operation that ends so in the transport makes its group unusable.
+constexpr bool fails_group(StatusCode code) { return code == StatusCode::transport || code == StatusCode::mismatch; }
+
 // Every poll of UCC and UCX returns a Status, so an ok Status is cheap: it is a null pointer and
 // has no message.
 class [[nodiscard]] Status {

@@ -1,6 +1,7 @@
 #include "hosts/collective.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "shm/kernels.h"
@@ -19,8 +20,8 @@ Status Collective::start(LoopToken& token) {
     return Status(StatusCode::closed, "the group was shut down");
   }
   ticket_ = team_->tickets().take(token);
-  poll(token);
-  return status_.code() == StatusCode::transport ? Status() : status_;  // poll() reports errors of the transport
+  poll(token);  // the next poll() reports an error again
+  return {};
 }
 
 Op::State Collective::poll(LoopToken& token) {
@@ -49,8 +50,20 @@ Op::State Collective::poll(LoopToken& token) {
   }
   if (!std::exchange(has_ended_, true)) {  // start() may have called this before
     team_->tickets().pass(token);
+    drop_pieces(token);
   }
   return State::ended;
+}
+
+// A Work that lives on must not hold this memory.
+void Collective::drop_pieces(LoopToken& token) {
+  const MemoryLease::Use use(lease());
+  if (!doubt_.ok() || !is_drained(token) || (!use && !goes_on_alone())) {
+    return;
+  }
+  slots_ = {};
+  undrained_.clear();
+  left_.reset();
 }
 
 // The ranks of a host must take their stages on the board in one order: the first one of piece 0, the
@@ -91,10 +104,19 @@ bool Collective::make_piece(LoopToken& token) {
   if (made_ == first_ + kWindow) {
     return false;
   }
+  try {
+    fill_slot(token);
+  } catch (const std::bad_alloc&) {
+    fail(Status(StatusCode::transport, "there is no memory for a piece of " + std::to_string(cut_.room()) + " bytes"));
+  }
+  return status_.ok();
+}
+
+void Collective::fill_slot(LoopToken& token) {
   const MemoryLease::Use use(lease());
   if (!use && !goes_on_alone()) {
     fail(Status(StatusCode::transport, "its caller has its memory back"));
-    return false;
+    return;
   }
   std::unique_ptr<Piece>& slot = slots_[made_ % kWindow];
   std::unique_ptr<char[]> memory;
@@ -106,13 +128,13 @@ bool Collective::make_piece(LoopToken& token) {
     }
     memory = std::make_unique_for_overwrite<char[]>(cut_.room());
   }
-  slot = cut_.piece(made_++, levels_, movement_, std::move(memory));
+  slot = cut_.piece(made_, levels_, movement_, std::move(memory));
+  ++made_;
   for (std::size_t stage = 0; stage < Piece::kStages && !use; ++stage) {
     for (const std::unique_ptr<Op>& step : slot->steps[stage]) {
       step->take_back(After::goes_on);
     }
   }
-  return true;
 }
 
 bool Collective::poll_piece(LoopToken& token, Piece& piece) {

@@ -19,9 +19,8 @@
 namespace torch_ucc::hosts {
 
 // The data is cut into pieces, and the steps of each piece take turns on the host and in the row of
-// this rank: see piece.h. So each byte crosses the network as often as between single ranks, the rows
-// use the network at the same time, and the memory works on one piece while the network works on
-// another.
+// this rank: see piece.h. So the ranks of a host together send no more than one rank would that is alone
+// on its host, and the memory works on one piece while the network works on another.
 //
 // The ranks of a host are reduced in the order of their ranks. Then the hosts are reduced in the order of
 // their lowest ranks, or in the order that UCC takes: see is_reduced_by_ucc().
@@ -54,8 +53,10 @@ class Collective : public Op {
   bool begin_next(LoopToken& token);
   void begin(LoopToken& token, Piece& piece);
   bool make_piece(LoopToken& token);
+  void fill_slot(LoopToken& token);
   bool poll_piece(LoopToken& token, Piece& piece);
   void add_up(const Piece::Sum& sum);
+  void drop_pieces(LoopToken& token);
   void fail(const Status& status);
 
   const std::shared_ptr<UccTeam> team_;

@@ -15,8 +15,8 @@ using Kind = shm::Movement::Kind;
 
 // Shares begin at a cache line of the whole data, if its beginning does.
 constexpr std::size_t kAligned = 64;
-// Shorter shares and slices take less time than the messages and steps for them. So little data goes
-// through few rows.
+// A shorter share takes less time than its messages, so little data goes through few rows. A shorter
+// slice takes less time than its steps.
 constexpr std::size_t kLeastShare = std::size_t{64} << 10U;
 constexpr std::size_t kLeastSlice = std::size_t{16} << 10U;
 
@@ -28,6 +28,11 @@ std::size_t share_of(std::size_t bytes, std::size_t rows) {
 Part slice(const Part& all, std::size_t begin, std::size_t bytes) {
   const std::size_t from = std::min(all.bytes, begin);
   return {static_cast<char*>(all.data) + from, std::min(bytes, all.bytes - from)};
+}
+
+// What one rank has of the data that is cut into pieces. Empty for a barrier.
+const shm::Parts& data_of(const shm::Movement& movement) {
+  return movement.kind == Kind::reduce_scatter || movement.sources.empty() ? movement.destinations : movement.sources;
 }
 
 // One step; Transport is shm::Collective on the board, and torch_ucc::Collective in the row.
@@ -88,10 +93,10 @@ class Maker {
     return shm::Parts(std::move(found));
   }
 
-  void on_host(Piece::Stage stage, shm::Movement movement) {
+  void on_board(Piece::Stage stage, shm::Movement movement) {
     movement.type = all_.type;
     movement.op = all_.op;
-    movement.part_of = all_.kind;
+    movement.part_of = {all_.kind, data_of(all_).empty() ? 0 : data_of(all_).only().bytes};
     piece_.steps[stage].push_back(std::make_unique<Step<shm::Collective>>(levels_.board, std::move(movement)));
   }
   void in_row(const ucc_coll_args_t& args, std::size_t bytes) {
@@ -114,11 +119,11 @@ class Maker {
   }
 
   void barrier() {
-    on_host(Piece::on_host, {});
+    on_board(Piece::on_host, {});
     if (levels_.place() == 0) {
       in_row(barrier_args(), 0);
     }
-    on_host(Piece::on_host_again, {});
+    on_board(Piece::on_host_again, {});
   }
 
   // The host of the root has all data at once. Each row brings its share to the other hosts.
@@ -129,22 +134,22 @@ class Maker {
     const shm::Parts own(Part{memory(), mine});
     if (is_with_root()) {
       const std::size_t root = layout_.place_of(all_.root);
-      on_host(Piece::on_host, {.kind = Kind::scatter,
-                               .root = root,
-                               .sources = is_root() ? shares : shm::Parts(),
-                               .destinations = own,
-                               .owns_destinations = true});
-      on_host(Piece::on_host, {.kind = Kind::broadcast,
-                               .root = root,
-                               .sources = is_root() ? shm::Parts(whole) : shm::Parts(),
-                               .destinations = is_root() ? shm::Parts() : shm::Parts(whole)});
+      on_board(Piece::on_host, {.kind = Kind::scatter,
+                                .root = root,
+                                .sources = is_root() ? shares : shm::Parts(),
+                                .destinations = own,
+                                .owns_destinations = true});
+      on_board(Piece::on_host, {.kind = Kind::broadcast,
+                                .root = root,
+                                .sources = is_root() ? shm::Parts(whole) : shm::Parts(),
+                                .destinations = is_root() ? shm::Parts() : shm::Parts(whole)});
     }
     if (mine != 0) {
       const auto root = static_cast<int>(layout_.host_of(all_.root));
       in_row(broadcast_args(memory(), mine, root, UCC_MEMORY_TYPE_HOST), mine);
     }
     if (!is_with_root()) {
-      on_host(Piece::on_host_again, {.kind = Kind::all_gather, .sources = own, .destinations = shares, .owns_sources = true});
+      on_board(Piece::on_host_again, {.kind = Kind::all_gather, .sources = own, .destinations = shares, .owns_sources = true});
     }
   }
 
@@ -153,15 +158,15 @@ class Maker {
     if (mine.bytes != 0) {
       std::memcpy(memory() + levels_.host * mine.bytes, mine.data, mine.bytes);
     }
-    on_host(Piece::on_host,
-            {.kind = Kind::all_gather, .sources = shm::Parts(mine), .destinations = parts_on(levels_.host, all_.destinations)});
+    on_board(Piece::on_host,
+             {.kind = Kind::all_gather, .sources = shm::Parts(mine), .destinations = parts_on(levels_.host, all_.destinations)});
     gather_in_row(memory(), mine.bytes);
     for (std::size_t host = 0; host < hosts(); ++host) {
       if (host != levels_.host) {
-        on_host(Piece::on_host_again, {.kind = Kind::all_gather,
-                                       .sources = shm::Parts(Part{memory() + host * mine.bytes, mine.bytes}),
-                                       .destinations = parts_on(host, all_.destinations),
-                                       .owns_sources = true});
+        on_board(Piece::on_host_again, {.kind = Kind::all_gather,
+                                        .sources = shm::Parts(Part{memory() + host * mine.bytes, mine.bytes}),
+                                        .destinations = parts_on(host, all_.destinations),
+                                        .owns_sources = true});
       }
     }
   }
@@ -170,10 +175,10 @@ class Maker {
     const Part result = of(all_.destinations.only());
     char* const received = memory() + hosts() * result.bytes;
     for (std::size_t host = 0; host < hosts(); ++host) {
-      on_host(Piece::on_host, {.kind = Kind::reduce_scatter,
-                               .sources = parts_on(host, all_.sources),
-                               .destinations = shm::Parts(Part{memory() + host * result.bytes, result.bytes}),
-                               .owns_destinations = true});
+      on_board(Piece::on_host, {.kind = Kind::reduce_scatter,
+                                .sources = parts_on(host, all_.sources),
+                                .destinations = shm::Parts(Part{memory() + host * result.bytes, result.bytes}),
+                                .owns_destinations = true});
     }
     in_row(alltoall_args(memory(), received, result.bytes, static_cast<int>(hosts()), UCC_MEMORY_TYPE_HOST),
            hosts() * result.bytes);
@@ -186,26 +191,26 @@ class Maker {
     const std::size_t mine = shares.of(levels_.place()).bytes;
     const bool by_ucc = is_reduced_by_ucc(all_.kind, hosts());
     char* const own = memory() + (by_ucc ? 0 : levels_.host * mine);
-    on_host(Piece::on_host, {.kind = Kind::reduce_scatter,
-                             .root = all_.root,  // so that ranks with different roots notice it
-                             .sources = shares,
-                             .destinations = shm::Parts(Part{own, mine}),
-                             .owns_destinations = true});
+    on_board(Piece::on_host, {.kind = Kind::reduce_scatter,
+                              .root = all_.root,  // to be compared
+                              .sources = shares,
+                              .destinations = shm::Parts(Part{own, mine}),
+                              .owns_destinations = true});
     if (mine != 0) {
       by_ucc ? reduce_in_row(mine) : exchange_in_row(mine);
     }
     const shm::Parts result(Part{memory(), mine});
     if (all_.kind == Kind::all_reduce) {
-      on_host(Piece::on_host_again, {.kind = Kind::all_gather,
-                                     .sources = result,
-                                     .destinations = shares_of(all_.destinations.only()),
-                                     .owns_sources = true});
+      on_board(Piece::on_host_again, {.kind = Kind::all_gather,
+                                      .sources = result,
+                                      .destinations = shares_of(all_.destinations.only()),
+                                      .owns_sources = true});
     } else if (is_with_root()) {
-      on_host(Piece::on_host_again, {.kind = Kind::gather,
-                                     .root = layout_.place_of(all_.root),
-                                     .sources = result,
-                                     .destinations = is_root() ? shares_of(all_.destinations.only()) : shm::Parts(),
-                                     .owns_sources = true});
+      on_board(Piece::on_host_again, {.kind = Kind::gather,
+                                      .root = layout_.place_of(all_.root),
+                                      .sources = result,
+                                      .destinations = is_root() ? shares_of(all_.destinations.only()) : shm::Parts(),
+                                      .owns_sources = true});
     }
   }
 
@@ -255,8 +260,7 @@ Cut::Cut(const Levels& levels, const shm::Movement& movement, const UccReduction
   const Layout& layout = *levels.layout;
   const std::size_t hosts = layout.hosts();
   const bool is_sliced = movement.kind == Kind::all_gather || movement.kind == Kind::reduce_scatter;
-  const shm::Parts& data =
-      movement.kind == Kind::reduce_scatter || movement.sources.empty() ? movement.destinations : movement.sources;
+  const shm::Parts& data = data_of(movement);
   if (data.empty()) {
     return;
   }

@@ -196,7 +196,7 @@ void Engine::fail(FailureDomain& domain, Status reason) {
 // fails if its ranks called different operations, because they would never agree again.
 Status Engine::failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason) {
   Status status(reason.code(), op->describe() + ": " + reason.message());
-  if (status.code() == StatusCode::transport || status.code() == StatusCode::mismatch) {
+  if (fails_group(status.code())) {
     fail(op->domain(), status);
     abandon(token, op);
   }

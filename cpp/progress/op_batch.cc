@@ -35,11 +35,11 @@ Op::State OpBatch::poll(LoopToken& token) {
     note(*part, ended);
     return true;
   });
-  return under_way_.empty() || status_.code() == StatusCode::transport ? State::ended : state;
+  return under_way_.empty() || fails_group(status_.code()) ? State::ended : state;
 }
 
 void OpBatch::note(const Op& part, const Status& status) {
-  if (!status.ok() && (status_.ok() || (status.code() == StatusCode::transport && status_.code() != StatusCode::transport))) {
+  if (!status.ok() && (status_.ok() || (fails_group(status.code()) && !fails_group(status_.code())))) {
     status_ = Status(status.code(), part.describe() + ": " + status.message());
   }
 }

@@ -43,7 +43,10 @@ std::string describe_call(std::uint64_t call, std::uint64_t bytes) {
     text += " of " + name_in(kTypes, call >> 16U & 0xffU) + ", " + name_in(kOps, call >> 8U & 0xffU);
   }
   const bool is_split = kind == static_cast<std::uint64_t>(Movement::Kind::reduce_scatter);
-  return text + (is_split ? ", sizes with the digest " : ", root ") + std::to_string(call >> 32U);
+  const char* const shape = part_of != 0 ? ", sizes and root with the digest "
+                            : is_split   ? ", sizes with the digest "
+                                         : ", root ";
+  return text + shape + std::to_string(call >> 32U);
 }
 
 }  // namespace torch_ucc::shm

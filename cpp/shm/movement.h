@@ -79,8 +79,13 @@ struct Movement {
   // Whether that memory belongs to the operation. Memory of the caller is used within the lease only.
   bool owns_sources = false;
   bool owns_destinations = false;
-  // The collective that this one is a part of, on one of several hosts
-  std::optional<Kind> part_of{};
+  // The collective that this one is a part of, on one of several hosts, and the bytes that it has of
+  // one rank
+  struct Whole {
+    Kind kind = Kind::barrier;
+    std::uint64_t bytes = 0;
+  };
+  std::optional<Whole> part_of{};
 
   // Whether each rank reads from all others in each step.
   bool is_mutual() const {
@@ -92,16 +97,24 @@ struct Movement {
   // The properties that must be equal on all ranks, in one number.
   std::uint64_t call() const {
     return static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(op) << 8U | static_cast<std::uint64_t>(type) << 16U |
-           (part_of ? static_cast<std::uint64_t>(*part_of) + 1 : 0) << 24U |
-           (kind == Kind::reduce_scatter ? split() ^ root : static_cast<std::uint64_t>(root)) << 32U;
+           (part_of ? static_cast<std::uint64_t>(part_of->kind) + 1 : 0) << 24U | shape() << 32U;
   }
 
  private:
-  // A digest of the sizes of the sources.
-  std::uint64_t split() const {
+  // The root, or 32 bits of a digest: of the sizes of the sources in a reduce_scatter, and in a part of a
+  // collective also of the root and the size of the whole.
+  std::uint64_t shape() const {
+    if (kind != Kind::reduce_scatter && !part_of) {
+      return root;
+    }
     std::uint64_t digest = 0xcbf29ce484222325;
-    for (const Part& part : sources.all()) {
-      digest = (digest ^ part.bytes) * 0x100000001b3;
+    const auto add = [&](std::uint64_t value) { digest = (digest ^ value) * 0x100000001b3; };
+    if (part_of) {
+      add(root);
+      add(part_of->bytes);
+    }
+    for (const Part& part : kind == Kind::reduce_scatter ? sources.all() : std::span<const Part>()) {
+      add(part.bytes);
     }
     return digest >> 32U;
   }

@@ -2,6 +2,7 @@
 #include "hosts/collective.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <array>
@@ -434,6 +435,8 @@ TEST(HostsCollective, OfTwoHostsAddsInADocumentedOrder) {
   }
 }
 
+std::size_t held() { return mallinfo2().uordblks; }
+
 class TwoHosts : public testing::Test {
  protected:
   TwoHosts() {
@@ -504,6 +507,40 @@ TEST_F(TwoHosts, WhatGoesOnWithoutItsCallerGivesThePeersTheirData) {
     EXPECT_TRUE(ops_[rank]->transport_status().ok());
     EXPECT_EQ(memory(rank), sum_of(4, 1000));
   }
+}
+
+// Ranks of a host compare the size of the whole, and not only that of the piece.
+TEST_F(TwoHosts, AnotherSizeIsNoticedBeforeAnythingIsStored) {
+  Job job({0, 0, 1, 1}, 1024);
+  Case longer(Kind::all_reduce, 4, 0, 8000, true);
+  Case shorter(Kind::all_reduce, 4, 0, 6000, true);
+  std::vector<std::shared_ptr<Probe>> ops;
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    ops.push_back(job.make(rank, (rank == 1 ? shorter : longer).movement(rank)));
+    ASSERT_TRUE(job.start(rank, *ops[rank]).ok());
+  }
+  for (int turn = 0; turn < 100; ++turn) {
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      job.poll(rank, *ops[rank]);
+    }
+    job.exchange();
+  }
+  for (const std::size_t rank : {0, 1}) {
+    EXPECT_EQ(ops[rank]->transport_status().code(), StatusCode::mismatch);
+    EXPECT_NE(ops[rank]->transport_status().message().find("a part of all_reduce"), std::string::npos);
+  }
+  EXPECT_EQ(longer.memory[0], numbers_of(0, 8000));
+  EXPECT_EQ(shorter.memory[1], numbers_of(1, 6000));
+}
+
+TEST_F(TwoHosts, KeepsNoMemoryWhenItHasEnded) {
+  if (held() == 0) {
+    GTEST_SKIP() << "the allocator of a sanitizer does not tell what is held";
+  }
+  start_all();
+  const std::size_t before = held();
+  EXPECT_TRUE(drive());
+  EXPECT_LT(held() + 4 * 1024, before) << "a piece of each rank, at least";
 }
 
 // UCC may still use the memory of a piece, so no later piece gets that memory.

@@ -197,6 +197,16 @@ TEST_F(OpBatchTest, AnErrorOfTheTransportEndsItAtOnceAndHidesOthers) {
   EXPECT_EQ(freed(), 0);  // the network may still write to what belongs to `a`
 }
 
+TEST_F(OpBatchTest, AMismatchEndsItAtOnceAndStays) {
+  add({.name = "a", .polls = FakeOp::kNever});
+  add({.name = "b", .polls = 20, .transport = Status(StatusCode::mismatch, "another call")});
+  add({.name = "c", .polls = 20, .transport = kCut});
+  post();
+  ASSERT_TRUE(ends());
+  expect_status(StatusCode::mismatch, "batch (3 operations: a, b, c): b: another call");
+  EXPECT_TRUE(domain_.failed());
+}
+
 TEST_F(OpBatchTest, RefusedWithItsFirstPartItEndsAlone) {
   add({.name = "a", .start = kInvalid});
   add({.name = "b"});

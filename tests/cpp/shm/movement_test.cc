@@ -59,13 +59,15 @@ TEST(ShmMovement, NamesACopyOfItsPartsInstead) {
 TEST(ShmMovement, SaysWhatItIsAPartOf) {
   Movement whole = movement(Kind::reduce_scatter);
   Movement part = whole;
-  part.part_of = Kind::all_reduce;
+  part.part_of = {Kind::all_reduce, 100};
   Movement other = whole;
-  other.part_of = Kind::reduce;
+  other.part_of = {Kind::reduce, 100};
   EXPECT_EQ((std::set<std::uint64_t>{whole.call(), part.call(), other.call()}).size(), 3U);
   Movement elsewhere = other;
   elsewhere.root = 1;
-  EXPECT_NE(other.call(), elsewhere.call());
+  Movement longer = other;
+  longer.part_of->bytes = 101;
+  EXPECT_EQ((std::set<std::uint64_t>{other.call(), elsewhere.call(), longer.call()}).size(), 3U);
   EXPECT_EQ(describe_call(part.call(), 8).substr(0, 40), "a part of all_reduce, reduce_scatter of ");
 }
 
@@ -136,7 +138,7 @@ TEST(ShmMovement, DescribesGarbage) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
   EXPECT_EQ(describe_call(kMost, kMost),
             "a part of an unknown value, an unknown value of 18446744073709551615 bytes of an unknown value, an unknown value, "
-            "root 4294967295");
+            "sizes and root with the digest 4294967295");
   EXPECT_EQ(describe_call(9, 0), "an unknown value of 0 bytes of uint8, SUM, root 0");
   EXPECT_EQ(describe_call(0xff00000806, 1), "all_reduce of 1 bytes of uint8, an unknown value, root 255");
   for (std::uint64_t call = 0; call < 0x1000000; call += 257) {

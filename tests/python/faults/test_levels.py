@@ -170,7 +170,7 @@ def test_three_hosts() -> None:
         assert three.run(moved, [list(range(6)), [1, 2, 4, 5]], COUNTS, per_host=2, env=ALWAYS, timeout=300)
         assert three.run(moved, [list(range(6))], [200_000], per_host=2, timeout=300)
         for env in (ALWAYS, {}):
-            ranks = three.run(bits, 20000, per_host=2, env=env)
+            ranks = three.run(bits, per_host=2, env=env)
             assert all(each == ranks[0] for each in ranks)
 
 
@@ -286,18 +286,22 @@ def test_the_size_decides(pair: Hosts) -> None:
         assert in_rows == evenly == BY_UCC and "levels" not in paths, paths
 
 
-def bits(count: int) -> list[int]:
+def bits() -> list[list[int]]:
     torch.manual_seed(dist.get_rank())
-    tensor = torch.randn(count, dtype=torch.bfloat16)
-    again = tensor.clone()
-    dist.all_reduce(tensor)
-    dist.all_reduce(again)
-    assert torch.equal(tensor.view(torch.int16), again.view(torch.int16))
-    return tensor.view(torch.int16).tolist()
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        for count in (3, 500, 1000, 20000):
+            tensor = torch.randn(count, dtype=dtype)
+            again = tensor.clone()
+            dist.all_reduce(tensor)
+            dist.all_reduce(again)
+            assert torch.equal(tensor.view(torch.uint8), again.view(torch.uint8))
+            found.append(tensor.view(torch.uint8).tolist())
+    return found
 
 
 def test_ranks_have_the_same_bits(pair: Hosts) -> None:
-    ranks = pair.run(bits, 20000, per_host=(3, 2), env=ALWAYS)
+    ranks = pair.run(bits, per_host=(3, 2), env=ALWAYS)
     assert all(each == ranks[0] for each in ranks)
 
 
@@ -369,6 +373,9 @@ def mismatched() -> str:
     """Rank 1 broadcasts while the others reduce."""
     tensor = torch.ones(1000)
     rank = dist.get_rank()
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"test/ready/{rank}", "1")  # nobody leaves before all have the group
+    store.wait([f"test/ready/{each}" for each in range(dist.get_world_size())])
     return failure(lambda: dist.broadcast(tensor, 0) if rank == 1 else dist.all_reduce(tensor))[1]
 
 
