@@ -107,6 +107,7 @@ class Job {
   // Does what UCC does for one collective of a row. `requests` are by host.
   void serve(const std::vector<std::size_t>& requests) {
     const std::size_t hosts = requests.size();
+    ASSERT_NE(hosts, 0U);
     const ucc_coll_args_t first = ucc.initialised[requests[0]];
     const auto args = [&](std::size_t host) -> const ucc_coll_args_t& { return ucc.initialised[requests[host]]; };
     const auto at = [](const ucc_coll_buffer_info_t& side, std::size_t part, std::size_t bytes) {
@@ -376,7 +377,7 @@ INSTANTIATE_TEST_SUITE_P(All, Kinds,
 // Whatever the number of ranks on a host, all ranks of a host together send what one rank would that is
 // alone there.
 TEST(HostsCollective, SendsToOtherHostsWhatSingleRanksWould) {
-  constexpr std::size_t kCount = 96 * 1024;  // a share for each of four rows
+  constexpr std::size_t kCount = std::size_t{96} * 1024;  // a share for each of four rows
   constexpr std::size_t kBytes = kCount * sizeof(std::int32_t);
   std::mt19937 random(2);
   const auto sent = [&](Kind kind, std::size_t hosts, std::size_t ranks, std::size_t count) {
@@ -540,7 +541,7 @@ TEST_F(TwoHosts, KeepsNoMemoryWhenItHasEnded) {
   start_all();
   const std::size_t before = held();
   EXPECT_TRUE(drive());
-  EXPECT_LT(held() + 4 * 1024, before) << "a piece of each rank, at least";
+  EXPECT_LT(held() + std::size_t{4} * 1024, before) << "a piece of each rank, at least";
 }
 
 // UCC may still use the memory of a piece, so no later piece gets that memory.
