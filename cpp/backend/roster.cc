@@ -116,7 +116,6 @@ Bells Roster::bells_of(const std::vector<std::uint64_t>& positions) const {
   return bells;
 }
 
-// A process that has ended already has no bell.
 std::vector<shm::Arena::Neighbour> Roster::arenas() const {
   std::vector<shm::Arena::Neighbour> found;
   for (const std::uint64_t position : everybody()) {
@@ -131,7 +130,8 @@ std::vector<PeerWatch::Process> Roster::neighbours() const {
   std::vector<PeerWatch::Process> found;
   for (std::uint64_t position = 0; position < peers_.size(); ++position) {
     if (position != self_ && plan_.host_of(position) == plan_.host_of(self_)) {
-      const Bell* const bell = bell_of(position);  // lives as long as the roster
+      // Lives as long as the roster. A process that has ended already has none.
+      const Bell* const bell = bell_of(position);
       found.push_back({position, static_cast<int>(peers_[position].pid),
                        [bell] { return bell == nullptr ? Ending::died : ending_of(bell->presence()); }});
     }

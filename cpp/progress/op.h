@@ -22,7 +22,7 @@ constexpr microseconds patience_for(std::size_t bytes) { return microseconds(byt
 // A collective of up to so many bytes starts quickly: see Op::starts_slowly().
 inline constexpr std::size_t kQuickToStart = std::size_t{256} << 10U;
 
-// What a collective waits for whose turn has not come: see Op::waits_for().
+// What Op::waits_for() returns until the earlier collectives of the group have ended.
 inline constexpr const char* kEarlierOperations = "earlier operations of its group, and nothing of it was sent";
 
 // The engine calls start() once, then poll() until it returns `ended`, then finish() once if the

@@ -96,7 +96,7 @@ ucc_status_t Oob::test(void* handle) {
       request.backoff.sleep(oob.give_up_);  // UCC calls again at once
       return UCC_INPROGRESS;
     }
-    request.relay.reset();  // so that who asks from now on reads at once
+    request.relay.reset();  // processes that ask later then read the store at once
     char* at = request.all;
     for (const std::string& value : *values) {
       if (value.size() != request.size) {

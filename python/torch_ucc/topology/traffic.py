@@ -1,7 +1,7 @@
 """How many bytes and steps one collective of UCC takes between the ranks of a team. Pure functions.
 
-The algorithms are those of UCC 1.9 for host memory. The rules of the plan for TCP (`algorithms`)
-choose one by size and number of ranks, and UCC's own rules choose where the plan has none.
+The algorithms are those of UCC 1.9 for host memory. Rules choose one of them by size and number of ranks. The
+plan has rules for TCP (`algorithms`), and where it has none, UCC's own rules count.
 
 What is assumed:
 

@@ -57,7 +57,7 @@ def test_the_plan_chooses_the_algorithm_before_ucc_does(
     [
         # Halves on the host, then quarters with the other host; and back.
         ("allreduce", Team(2, 2), 1, 2, 2),
-        # Ranks 1 and 3 are left over; ranks 0, 2, 4 and 5 take two rounds, whose first one joins 0 and 2.
+        # Ranks 1 and 3 are left over. The others take two rounds: 0 meets 2 first, and 4 meets 5.
         ("allreduce", Team(3, 2), 3 / 2, 4, 2),
         ("allreduce", Team(2, 1), 1, 2, 0),
         ("allreduce", Team(1, 2), 0, 0, 2),
