@@ -17,7 +17,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch_ucc._native import leftovers
 from torch_ucc.testing import stacks
-from torch_ucc.testing.hosts import Hosts
+from torch_ucc.testing.hosts import Hosts, continued
 
 from chaos import leaks, model, rank
 from chaos.schedule import KINDS, Plan, Schedule
@@ -50,9 +50,8 @@ class Member:
 
     @property
     def pid(self) -> int:
-        """Of the rank itself, which is the only child of a process of ours if it is on a simulated host."""
         assert self.process.pid is not None, "started"
-        return next(iter(stacks.descendants(self.process.pid)), self.process.pid)
+        return continued(self.process.pid)
 
 
 class Campaign:

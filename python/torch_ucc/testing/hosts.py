@@ -255,8 +255,7 @@ class _Rank(running.Rank):
 
     @property
     def pid(self) -> int:
-        waiting = super().pid
-        return next(iter(stacks.descendants(waiting)), waiting)
+        return continued(super().pid)
 
 
 def _rank_main(host: int, launch: running.Launch, rank: int) -> None:
@@ -290,6 +289,11 @@ def _enter(pid: int, *kinds: str) -> None:
 def _setns(file: TextIO) -> None:
     if _libc.setns(file.fileno(), 0):
         raise OSError(ctypes.get_errno(), f"setns to {file.name}")
+
+
+def continued(pid: int) -> int:
+    """The child in which process `pid` went on if it called `continue_at`, else the process itself."""
+    return next(iter(stacks.descendants(pid)), pid)
 
 
 class _Namespaces:
