@@ -35,8 +35,8 @@ UccBackend::UccBackend(const Place& place, const Settings& settings)
       spec_(place.group),
       context_(CommContext::at(place, settings)),
       membership_(context_->join(spec_, place.id)),
-      info_(std::make_shared<GroupInfo>(GroupInfo{spec_.name, rank_, size_, membership_.board != nullptr, has_levels(),
-                                                  has_even_levels(), has_levels() ? membership_.levels->layout->hosts() : 1})),
+      info_(std::make_shared<GroupInfo>(GroupInfo{spec_.name, rank_, size_, membership_.board != nullptr,
+                                                  has_levels() ? membership_.levels->layout : nullptr})),
       coalesced_name_("coalesced calls of group '" + info_->name + "' on rank " + std::to_string(rank_) + " of " +
                       std::to_string(size_)),
       home_(home_in(context_, spec_)),

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "compat/torch_compat.h"
+#include "hosts/levels.h"
 #include "ops/operations.h"
 
 namespace torch_ucc {
@@ -19,10 +20,8 @@ struct GroupInfo {
   int size = 1;
   // All members share memory, so the collectives of the group go through it
   bool shares_memory = false;
-  // The group spans hosts and is divided by host, see hosts/levels.h; and each host has as many ranks
-  bool has_levels = false;
-  bool has_even_levels = false;
-  std::size_t hosts = 1;  // of such a group
+  // How the group is divided by host; null if it is not
+  std::shared_ptr<const hosts::Layout> layout{};
 };
 
 struct Call {

@@ -30,7 +30,7 @@ Prepared prepare_broadcast(const Call& call, Tensors& tensors, std::int64_t root
   if (!is_root && !buffer.is_same(tensor)) {
     prepared.store = [buffer, tensor] { copy_into(tensor, buffer); };
   }
-  if (const Path path = path_of(call, bytes_of(buffer), settings, On::any_hosts); path != Path::collective) {
+  if (const Path path = path_of(call, bytes_of(buffer), settings); path != Path::collective) {
     prepared.keep_memory(buffer, !buffer.is_same(tensor));
     prepared.move(path, shm::Movement::Kind::broadcast, root, is_root ? whole(buffer) : shm::Parts(),
                   is_root ? shm::Parts() : whole(buffer));
@@ -186,7 +186,7 @@ Prepared prepare_allgather_into(const Call& call, at::Tensor& output, at::Tensor
   const c10::InferenceMode below_autograd(true);
   const at::Tensor all = landing_for(output);
   const bool is_buffer = !all.is_same(output);
-  const Path path = path_of(call, bytes_of(output), settings, On::even_hosts);
+  const Path path = path_of_parts(call, bytes_of(output), settings);
   if (path != Path::collective) {
     gather_by_memory(prepared, call, path, all, is_buffer, input);
   } else if (const std::size_t share = call.device_memory ? 0 : share_of(bytes_of(input), call.group->size, settings)) {
@@ -228,8 +228,7 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   const c10::InferenceMode below_autograd(true);
   const Landings landings(parts);
   const std::size_t share = even && !call.device_memory ? share_of(bytes_of(own), call.group->size, settings) : 0;
-  const Path wanted = path_of(call, static_cast<std::size_t>(total * input.element_size()), settings, On::even_hosts);
-  const Path path = wanted == Path::levels && !even ? Path::collective : wanted;
+  const Path path = path_of_parts(call, static_cast<std::size_t>(total * input.element_size()), settings, even);
   if (path != Path::collective || share != 0) {
     gather_in_pieces(prepared, call, path, landings.tensors, input, share);
     // Pieces may reach the outputs without a copy by torch, so autograd must be notified.
@@ -255,7 +254,7 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
 
 Prepared prepare_barrier(const Call& call, const Settings& settings) {
   Prepared prepared;
-  if (const Path path = path_of(call, 1, settings, On::any_hosts); path != Path::collective) {
+  if (const Path path = path_of(call, 1, settings); path != Path::collective) {
     prepared.move(path, shm::Movement::Kind::barrier, -1, {}, {});
     return prepared;
   }

@@ -44,12 +44,17 @@ shm::Parts each_of(const Tensors& tensors) {
   return shm::Parts(std::move(parts));
 }
 
-Path path_of(const Call& call, std::size_t bytes, const Settings& settings, On on) {
+Path path_of(const Call& call, std::size_t bytes, const Settings& settings) {
   if (call.through_memory()) {
     return Path::memory;
   }
-  const bool has_levels = on == On::any_hosts ? call.group->has_levels : call.group->has_even_levels;
-  return has_levels && !call.device_memory && bytes >= settings.levels_from ? Path::levels : Path::collective;
+  const bool has_levels = call.group->layout != nullptr && !call.device_memory;
+  return has_levels && bytes >= settings.levels_from ? Path::levels : Path::collective;
+}
+
+Path path_of_parts(const Call& call, std::size_t bytes, const Settings& settings, bool even) {
+  const Path path = path_of(call, bytes, settings);
+  return path == Path::levels && !(even && call.group->layout->is_even()) ? Path::collective : path;
 }
 
 void Prepared::move(Path by, shm::Movement::Kind kind, std::int64_t root_rank, shm::Parts sources, shm::Parts destinations) {

@@ -116,9 +116,11 @@ struct Prepared : Held {
 };
 
 // The path of a collective of `bytes` bytes, which is the same on all ranks: `memory`, `levels` or
-// `collective`. `on`: the layouts of hosts on which it can go in levels.
-enum class On : unsigned char { any_hosts, even_hosts };
-Path path_of(const Call& call, std::size_t bytes, const Settings& settings, On on);
+// `collective`.
+Path path_of(const Call& call, std::size_t bytes, const Settings& settings);
+// Likewise, for an all_gather or a reduce_scatter, which can go in levels only if each host has as many ranks.
+// `even`: whether all parts have one size, which it needs as well.
+Path path_of_parts(const Call& call, std::size_t bytes, const Settings& settings, bool even = true);
 
 // Functions that check a call and prepare it; see call.h for what they throw. The tensors are on
 // the host, unless `call.device_memory` is set. Then the work on them is queued on the current

@@ -89,9 +89,9 @@ ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::Redu
     case Path::memory:
       return rule->natively(tensor.scalar_type());
     case Path::levels:
-      return hosts::is_reduced_by_ucc(kind, call.group->hosts)
+      return hosts::is_reduced_by_ucc(kind, call.group->layout->hosts())
                  ? *rule
-                 : rule->in_levels(tensor.scalar_type(), call.group->has_even_levels);
+                 : rule->in_levels(tensor.scalar_type(), call.group->layout->is_even());
     default:
       return *rule;
   }
@@ -341,7 +341,7 @@ Prepared prepare_allreduce(const Call& call, Tensors& tensors, const c10d::Reduc
   at::Tensor& tensor = only_tensor(call, tensors, "tensors");
   check_sendable(call, tensor, "the tensor");
   check_writable(call, tensor, "the tensor");
-  const Path path = path_of(call, bytes_of(tensor), settings, On::any_hosts);
+  const Path path = path_of(call, bytes_of(tensor), settings);
   const ReduceRule rule = rule_for(call, tensor, op, path, Kind::all_reduce);
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
@@ -373,7 +373,7 @@ Prepared prepare_reduce(const Call& call, Tensors& tensors, const c10d::ReduceOp
   if (is_root) {
     check_writable(call, tensor, "the tensor");
   }
-  const Path path = path_of(call, bytes_of(tensor), settings, On::any_hosts);
+  const Path path = path_of(call, bytes_of(tensor), settings);
   const ReduceRule rule = rule_for(call, tensor, op, path, Kind::reduce);
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
@@ -411,7 +411,7 @@ Prepared prepare_reduce_scatter_tensor(const Call& call, at::Tensor& output, at:
     refuse_value(call, "the input " + shape_text(input) + " must hold " + std::to_string(call.group->size) +
                            " times as many elements as the output " + shape_text(output));
   }
-  const Path path = path_of(call, bytes_of(input), settings, On::even_hosts);
+  const Path path = path_of_parts(call, bytes_of(input), settings);
   const ReduceRule rule = rule_for(call, input, op, path, Kind::reduce_scatter);
   Prepared prepared;
   prepared.payload = payload_of(input, reduce_op_name(op));
@@ -456,8 +456,7 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
                            ": they must have one size");
   }
   const bool even = are_even(counts);
-  const Path wanted = path_of(call, static_cast<std::size_t>(total * output.element_size()), settings, On::even_hosts);
-  const Path path = wanted == Path::levels && !even ? Path::collective : wanted;
+  const Path path = path_of_parts(call, static_cast<std::size_t>(total * output.element_size()), settings, even);
   const ReduceRule rule = rule_for(call, output, op, path, Kind::reduce_scatter);
   Prepared prepared;
   prepared.payload = {output.scalar_type(), total, reduce_op_name(op)};
