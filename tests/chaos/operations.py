@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 MOST_BITS, TRANSFER_BITS = 18, 15  # elements for a rank, of 8 bytes
 
@@ -52,13 +53,13 @@ def _all_reduce(values: Values, rank: int, size: int) -> Checked:
 
 def _all_gather(values: Values, rank: int, size: int) -> Checked:
     output = torch.empty_like(values(rank, size))
-    dist.all_gather_into_tensor(output, values(rank))
+    all_gather_single(output, values(rank))
     return output, torch.cat([values(each) for each in range(size)])
 
 
 def _reduce_scatter(values: Values, rank: int, size: int) -> Checked:
     output = torch.empty_like(values(rank))
-    dist.reduce_scatter_tensor(output, values(rank, size))
+    reduce_scatter_single(output, values(rank, size))
     return output, _total(values, list(range(size)), size).chunk(size)[rank]
 
 
@@ -66,7 +67,7 @@ def _transfers(values: Values, rank: int, size: int) -> Checked:
     """Long enough that something strikes while memory of another rank is read."""
     output, whole = values(rank), values(rank, size)
     for _ in range(100):
-        dist.reduce_scatter_tensor(output, whole)
+        reduce_scatter_single(output, whole)
     return _reduce_scatter(values, rank, size)
 
 

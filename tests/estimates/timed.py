@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import torch_ucc
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 SHORTEST, LEAST_CALLS, MOST_CALLS = 0.5, 3, 300
 """Seconds and calls for which each operation is timed."""
@@ -22,8 +23,8 @@ def call_of(op: str, size: int) -> Callable[[], object]:
     calls: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(whole),
         "reduce": lambda: dist.reduce(whole, 0),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: reduce_scatter_single(part, whole),
+        "all_gather": lambda: all_gather_single(whole, part),
         "broadcast": lambda: dist.broadcast(whole, 0),
         "barrier": dist.barrier,
     }

@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "devices"))
 import accelerators
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 GLOO_WANTED, COPIES_WANTED = 2.0, 0.6
 
@@ -58,10 +59,10 @@ def operations(tensor: torch.Tensor, other: torch.Tensor) -> dict[str, Operation
         "all_reduce": Operation(lambda group: dist.all_reduce(tensor, group=group), numel, numel, True),
         "broadcast": Operation(lambda group: dist.broadcast(tensor, 0, group=group), numel, numel, True),
         "reduce_scatter_tensor": Operation(
-            lambda group: dist.reduce_scatter_tensor(part, whole, group=group), whole.numel(), part.numel()
+            lambda group: reduce_scatter_single(part, whole, group=group), whole.numel(), part.numel()
         ),
         "all_gather_into_tensor": Operation(
-            lambda group: dist.all_gather_into_tensor(whole, part, group=group), part.numel(), whole.numel()
+            lambda group: all_gather_single(whole, part, group=group), part.numel(), whole.numel()
         ),
         "send and recv": Operation(lambda _: messages(tensor, other), numel, numel),
     }

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 from random_programs.program import BASES, DTYPES, Draw, Program, Step
 from random_programs.reference import MINE, Reference, limited, split, value
@@ -133,7 +134,7 @@ class Player:
     def do_all_gather_into_tensor(
         self, step: Step, tensors: list[torch.Tensor], group: Any, members: Any
     ) -> Any:
-        return dist.all_gather_into_tensor(tensors[0], tensors[1], group, step.is_async)
+        return all_gather_single(tensors[0], tensors[1], group, step.is_async)
 
     def do_gather(self, step: Step, tensors: list[torch.Tensor], group: Any, members: Any) -> Any:
         outputs = tensors[:-1] if members[step.root] == self.rank else None
@@ -149,9 +150,7 @@ class Player:
     def do_reduce_scatter_tensor(
         self, step: Step, tensors: list[torch.Tensor], group: Any, members: Any
     ) -> Any:
-        return dist.reduce_scatter_tensor(
-            tensors[0], tensors[1], reduce_op(step.reduce), group, step.is_async
-        )
+        return reduce_scatter_single(tensors[0], tensors[1], reduce_op(step.reduce), group, step.is_async)
 
     def do_all_to_all(self, step: Step, tensors: list[torch.Tensor], group: Any, members: Any) -> Any:
         half = len(tensors) // 2
@@ -225,9 +224,7 @@ class Player:
 
         def call() -> None:
             if kind == "sizes":
-                dist.all_gather_into_tensor(
-                    torch.ones(tensor.numel() * 5 + 1, dtype=tensor.dtype), tensor, group
-                )
+                all_gather_single(torch.ones(tensor.numel() * 5 + 1, dtype=tensor.dtype), tensor, group)
             elif kind == "negative":
                 dist.all_reduce(torch.ones(tensor.numel(), dtype=torch.complex64).conj().imag, group=group)
             else:
@@ -288,7 +285,7 @@ class Player:
             dist.broadcast(tensor, members[late], group)
         elif op == "reduce_scatter_tensor":
             size = len(members)
-            dist.reduce_scatter_tensor(tensor, tensor.reshape(-1).repeat(size), group=group)
+            reduce_scatter_single(tensor, tensor.reshape(-1).repeat(size), group=group)
         elif me == late:
             dist.send(tensor, members[late - 1], group)
         elif me == (late - 1) % len(members):

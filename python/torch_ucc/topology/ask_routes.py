@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from torch_ucc._native import extension
+from torch_ucc.testing.names import reduce_scatter_single
 from torch_ucc.topology import routes
 from torch_ucc.topology.routes import Protocol, Route
 
@@ -81,7 +82,7 @@ def _send(size: int) -> None:
 
 
 def _reduce_scatter(size: int) -> None:
-    dist.reduce_scatter_tensor(_bytes(size // dist.get_world_size()), _bytes(size))
+    reduce_scatter_single(_bytes(size // dist.get_world_size()), _bytes(size))
 
 
 CALLS: dict[str, Callable[[int], object]] = {

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from calls import Failures, assert_all_well
 from reference import reduction, sample
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 
@@ -55,7 +56,7 @@ def group_of_one() -> tuple[float, list[float], list[float]]:
     alone = groups[dist.get_rank()]
     tensor, output = torch.tensor([3.0]), torch.zeros(1)
     dist.broadcast(tensor, dist.get_rank(), group=alone)
-    dist.all_gather_into_tensor(output, tensor, group=alone)
+    all_gather_single(output, tensor, group=alone)
     dist.barrier(alone)
     averaged = torch.tensor([4.0])
     dist.all_reduce(averaged, dist.ReduceOp.AVG, group=alone)
@@ -74,7 +75,7 @@ def reordered() -> tuple[int, list[float]]:
     tensor = torch.tensor([float(dist.get_rank())])
     dist.broadcast(tensor, group_src=1, group=group)
     output = torch.zeros(2)
-    dist.all_gather_into_tensor(output, torch.tensor([float(dist.get_rank())]), group=group)
+    all_gather_single(output, torch.tensor([float(dist.get_rank())]), group=group)
     return group.rank(), [*tensor.tolist(), *output.tolist()]
 
 

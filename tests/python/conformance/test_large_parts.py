@@ -10,6 +10,7 @@ import torch.distributed as dist
 from layouts import strided
 from reference import exactly, sample
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 
@@ -52,7 +53,7 @@ def scattered() -> list[str]:
         else:
             if form == "in place":
                 output = together[rank * numel : (rank + 1) * numel]
-            dist.reduce_scatter_tensor(output, together, op)
+            reduce_scatter_single(output, together, op)
         if not torch.equal(output, reduced(dtype, op, rank, numel)):
             wrong.append(f"{dtype} {op} {form}")
         others = [index for index in range(ranks) if index != rank or form != "in place"]
@@ -94,7 +95,7 @@ def several_at_once() -> list[int]:
     outputs = [torch.zeros(numel) for _ in inputs]
     small = torch.ones(1)
     works = [
-        dist.reduce_scatter_tensor(output, mine, async_op=True)
+        reduce_scatter_single(output, mine, async_op=True)
         for output, mine in zip(outputs, inputs, strict=True)
     ]
     works.append(dist.all_reduce(small, async_op=True))

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 
@@ -106,7 +107,7 @@ def chain() -> list[list[float]]:
             dist.all_reduce(matrix.t()[:, 1], async_op=True),  # 3, 4 then 3
         ]
         gathered = torch.zeros(2 * 2 * numel)
-        works.append(dist.all_gather_into_tensor(gathered, matrix.view(-1), async_op=True))
+        works.append(all_gather_single(gathered, matrix.view(-1), async_op=True))
         works.append(dist.all_reduce(gathered, op=dist.ReduceOp.MAX, async_op=True))
         parts = [matrix[0], matrix[1]]
         works.append(dist.all_gather(parts, torch.full((numel,), 10.0 * rank), async_op=True))

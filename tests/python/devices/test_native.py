@@ -21,6 +21,7 @@ from accelerators import needs_gates, only_fake, started
 from calls import Report, assert_all_well, refusal, usable
 from torch_ucc._native import device_memory
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 
@@ -101,9 +102,7 @@ def dropped_while_they_are_stored() -> None:
         dist.all_reduce(gaps[0], op=dist.ReduceOp.AVG, async_op=True)
         dist.broadcast(gaps[1], src=0, async_op=True)
         dist.all_gather(parts, gaps[2], async_op=True)
-        dist.all_gather_into_tensor(
-            torch.zeros(2000, 2, device=accelerators.device())[:, 0], gaps[3], async_op=True
-        )
+        all_gather_single(torch.zeros(2000, 2, device=accelerators.device())[:, 0], gaps[3], async_op=True)
         del halves, gaps, parts
         for _ in range(100):  # in memory that was freed meanwhile
             time.sleep(0.001)

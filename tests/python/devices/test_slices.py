@@ -17,6 +17,7 @@ import torch.distributed as dist
 from calls import refusal
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import reduce_scatter_single
 
 pytestmark = [
     pytest.mark.multirank,
@@ -98,7 +99,7 @@ def scattered() -> Call:
     ranks = dist.get_world_size()
     mine, output = on_device(values(PART * ranks, dist.get_rank())), on_device(torch.zeros(PART))
     return Call(
-        lambda: dist.reduce_scatter_tensor(output, mine, async_op=True),
+        lambda: reduce_scatter_single(output, mine, async_op=True),
         ranks,
         [output],
         [own_part_of(total(PART * ranks))],
@@ -112,7 +113,7 @@ def scattered_in_place() -> Call:
     right = values(PART * ranks, dist.get_rank())
     own_part_of(right).copy_(own_part_of(total(PART * ranks)))
     return Call(
-        lambda: dist.reduce_scatter_tensor(output, mine, async_op=True),
+        lambda: reduce_scatter_single(output, mine, async_op=True),
         ranks,
         [output, mine],
         [own_part_of(right), right],
@@ -174,7 +175,7 @@ def a_part_of_what_is_read_is_written_behind_it() -> None:
     mine = on_device(values(PART * ranks, rank))
     output = mine[SLICE + 3 : SLICE + 3 + PART]
     accelerators.let_arrive(ranks)
-    work = dist.reduce_scatter_tensor(output, mine, async_op=True)
+    work = reduce_scatter_single(output, mine, async_op=True)
     time.sleep(0.1)  # for the first slice to come back, if it could
     accelerators.let_arrive(None)
     work.wait()

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from accelerators import MANY, held_up, needs_gates
 from calls import refusal, usable
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 
@@ -297,7 +298,7 @@ def exchanged(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def summed(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    dist.reduce_scatter_tensor(other[:1000], tensor)
+    reduce_scatter_single(other[:1000], tensor)
     other[1000:].fill_(3)
 
 

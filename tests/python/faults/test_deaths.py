@@ -24,6 +24,7 @@ import torch_ucc
 from deaths import GRACE, failure, meet, note, only_these_die, run_while_die, wait_for
 from torch_ucc._group import planning
 from torch_ucc.testing import RankError, run_ranks
+from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 
@@ -50,9 +51,7 @@ OPS: dict[str, Callable[[int], object]] = {
     "broadcast": lambda n: dist.broadcast(ones(n), dist.get_world_size() - 1),
     "reduce": lambda n: [dist.reduce(ones(n), 0), dist.barrier()],
     "all_gather": lambda n: dist.all_gather(chunks(n), ones(n)),
-    "all_gather_into_tensor": lambda n: dist.all_gather_into_tensor(
-        torch.empty(n * dist.get_world_size()), ones(n)
-    ),
+    "all_gather_into_tensor": lambda n: all_gather_single(torch.empty(n * dist.get_world_size()), ones(n)),
     "reduce_scatter": lambda n: dist.reduce_scatter(ones(n), chunks(n)),
     "gather": lambda n: [dist.gather(ones(n), chunks(n) if dist.get_rank() == 0 else None), dist.barrier()],
     "scatter": lambda n: dist.scatter(ones(n), None, dist.get_world_size() - 1),

@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch_ucc
 from counting import Counting
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 
@@ -291,8 +292,8 @@ MINE = 100.0
 CALLS: dict[str, Callable[[torch.Tensor], object]] = {
     "all_reduce": lambda tensor: dist.all_reduce(tensor),
     "broadcast": lambda tensor: dist.broadcast(tensor, 0),
-    "reduce_scatter": lambda tensor: dist.reduce_scatter_tensor(tensor[: len(tensor) // 2], tensor),
-    "all_gather": lambda tensor: dist.all_gather_into_tensor(tensor, tensor[: len(tensor) // 2].clone()),
+    "reduce_scatter": lambda tensor: reduce_scatter_single(tensor[: len(tensor) // 2], tensor),
+    "all_gather": lambda tensor: all_gather_single(tensor, tensor[: len(tensor) // 2].clone()),
 }
 
 

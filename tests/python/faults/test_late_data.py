@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 MINE = 100.0
 """What the caller writes once it has the error."""
@@ -53,11 +54,11 @@ def calls(op: str, numel: int, group: dist.ProcessGroup, rank: int) -> tuple[Ten
         case "all_gather":
             return [one, *two], lambda: dist.all_gather(two, one, group=group)
         case "all_gather_into_tensor":
-            return [one, three], lambda: dist.all_gather_into_tensor(three, one, group=group)
+            return [one, three], lambda: all_gather_single(three, one, group=group)
         case "reduce_scatter":
             return [one, *two], lambda: dist.reduce_scatter(one, two, group=group)
         case "reduce_scatter_tensor":
-            return [one, three], lambda: dist.reduce_scatter_tensor(one, three, group=group)
+            return [one, three], lambda: reduce_scatter_single(one, three, group=group)
         case "gather":
             outputs = two if rank == 0 else None
             return [one, *two], lambda: dist.gather(one, outputs, 0, group=group)

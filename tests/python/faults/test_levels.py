@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch_ucc
 from deaths import failure, note, wait_for
 from torch_ucc.testing.hosts import Hosts, hosts
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 from torch_ucc.topology.routes import BY_LEVELS, BY_UCC
 
 pytestmark = pytest.mark.multirank
@@ -103,11 +104,11 @@ def moved_once(group: dist.ProcessGroup, ranks: list[int], dtype: torch.dtype, c
         summed = torch.stack([each.to(torch.complex128) for each in all_data]).sum(0).to(dtype)
         check("reduce", tensor, summed if me == root else all_data[me])
     gathered = torch.empty(size * count, dtype=dtype)
-    dist.all_gather_into_tensor(gathered, all_data[me].clone(), group=group)
+    all_gather_single(gathered, all_data[me].clone(), group=group)
     check("all_gather_into_tensor", gathered, whole)
     gathered.zero_()
     gathered[me * count : (me + 1) * count] = all_data[me]
-    dist.all_gather_into_tensor(gathered, gathered[me * count : (me + 1) * count], group=group)
+    all_gather_single(gathered, gathered[me * count : (me + 1) * count], group=group)
     check("all_gather_into_tensor in place", gathered, whole)
     parts = [torch.empty(count, dtype=dtype) for _ in ranks]
     dist.all_gather(parts, all_data[me].clone(), group=group)
@@ -121,15 +122,15 @@ def moved_once(group: dist.ProcessGroup, ranks: list[int], dtype: torch.dtype, c
     )
     given = drawn(count * size, dtype, dist.get_rank())
     result = torch.empty(count, dtype=dtype)
-    dist.reduce_scatter_tensor(result, given.clone(), group=group)
+    reduce_scatter_single(result, given.clone(), group=group)
     check("reduce_scatter_tensor", result, part)
     dist.reduce_scatter(result.zero_(), [each.clone() for each in given.chunk(size)], group=group)
     check("reduce_scatter", result, part)
-    dist.reduce_scatter_tensor(given[me * count : (me + 1) * count], given, group=group)
+    reduce_scatter_single(given[me * count : (me + 1) * count], given, group=group)
     check("reduce_scatter_tensor in place", given[me * count : (me + 1) * count], part)
     average = torch.empty(count, dtype=dtype)
     if dtype != torch.uint8:
-        dist.reduce_scatter_tensor(
+        reduce_scatter_single(
             average, drawn(count * size, dtype, ranks[me]) * size, dist.ReduceOp.AVG, group=group
         )
         torch.testing.assert_close(average, part)
@@ -238,14 +239,10 @@ def many_at_once() -> None:
             works.append(dist.broadcast(sent, i % size, async_op=True))
             checks.append((sent, float(i % size + i)))
             all_ranks = torch.empty(count * size)
-            works.append(
-                dist.all_gather_into_tensor(all_ranks, torch.full((count,), float(i)), async_op=True)
-            )
+            works.append(all_gather_single(all_ranks, torch.full((count,), float(i)), async_op=True))
             checks.append((all_ranks, float(i)))
             part = torch.empty(count)
-            works.append(
-                dist.reduce_scatter_tensor(part, torch.full((count * size,), float(i)), async_op=True)
-            )
+            works.append(reduce_scatter_single(part, torch.full((count * size,), float(i)), async_op=True))
             checks.append((part, float(i * size)))
             works.append(dist.barrier(async_op=True))
         for work in works:
@@ -264,7 +261,7 @@ def ways_taken() -> tuple[str, str, dict[str, int]]:
         dist.all_reduce(torch.ones(size // 4))
         dist.broadcast(torch.ones(size // 4), 0)
         part = torch.empty(size // dist.get_world_size(), dtype=torch.uint8)
-        dist.all_gather_into_tensor(torch.empty(size, dtype=torch.uint8), part)
+        all_gather_single(torch.empty(size, dtype=torch.uint8), part)
     paths = {path: each["calls"] for path, each in torch_ucc.stats()["paths"].items()}
     about = torch_ucc.describe()["operations"]
     assert len({about[op] for op in ("all_reduce", "broadcast", "reduce", "barrier")}) == 1
@@ -312,8 +309,8 @@ def calls(op: str, numel: int) -> tuple[torch.Tensor, Callable[[], object]]:
     part = torch.ones(numel // size)
     return {
         "all_reduce": (tensor, lambda: dist.all_reduce(tensor)),
-        "all_gather": (whole, lambda: dist.all_gather_into_tensor(whole, part)),
-        "reduce_scatter": (part, lambda: dist.reduce_scatter_tensor(part, whole)),
+        "all_gather": (whole, lambda: all_gather_single(whole, part)),
+        "reduce_scatter": (part, lambda: reduce_scatter_single(part, whole)),
     }[op]
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from deaths import GRACE, meet
 from torch_ucc.testing import RankError, run_ranks, run_script
+from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 
@@ -41,7 +42,7 @@ def failure(call: Callable[[], object]) -> tuple[str, str]:
 OPS: dict[str, Callable[[], object]] = {
     "all_reduce": lambda: dist.all_reduce(torch.ones(4)),
     "broadcast": lambda: dist.broadcast(torch.ones(4), 1),
-    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(torch.empty(8), torch.ones(4)),
+    "all_gather_into_tensor": lambda: all_gather_single(torch.empty(8), torch.ones(4)),
     "all_gather": lambda: dist.all_gather([torch.empty(4), torch.empty(4)], torch.ones(4)),
     "barrier": lambda: dist.barrier(),
 }
@@ -101,7 +102,7 @@ def test_works_in_flight_end_with_an_error_each() -> None:
 MORE = {
     "all_reduce": lambda n: dist.all_reduce(torch.ones(n)),
     "broadcast": lambda n: dist.broadcast(torch.ones(n), 0),
-    "all_gather_into_tensor": lambda n: dist.all_gather_into_tensor(torch.empty(2 * n), torch.ones(n)),
+    "all_gather_into_tensor": lambda n: all_gather_single(torch.empty(2 * n), torch.ones(n)),
 }
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 
@@ -38,7 +39,7 @@ def one_kind(async_ops: bool) -> dict[str, list[list[float]]]:
     outputs = [torch.empty(size * (1 + i)) for i in range(3)]
     with _coalescing_manager(async_ops=async_ops) as batch:
         for output, mine in zip(outputs, inputs, strict=True):
-            dist.all_gather_into_tensor(output, mine)
+            all_gather_single(output, mine)
     if async_ops:
         batch.wait()
     found["all_gather_into_tensor"] = [output.tolist() for output in outputs]
@@ -47,7 +48,7 @@ def one_kind(async_ops: bool) -> dict[str, list[list[float]]]:
     outputs = [torch.empty(1 + i) for i in range(3)]
     with _coalescing_manager(async_ops=async_ops) as batch:
         for output, mine in zip(outputs, inputs, strict=True):
-            dist.reduce_scatter_tensor(output, mine)
+            reduce_scatter_single(output, mine)
     if async_ops:
         batch.wait()
     found["reduce_scatter_tensor"] = [output.tolist() for output in outputs]
@@ -256,7 +257,7 @@ def _bad_message(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
 def _bad_call(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
     with _coalescing_manager(group, CPU):
         dist.broadcast(tensor, 0)
-        dist.reduce_scatter_tensor(torch.empty(3), torch.empty(5))
+        reduce_scatter_single(torch.empty(3), torch.empty(5))
 
 
 def _own_error(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
@@ -304,7 +305,7 @@ def _everything(value: float) -> list[float]:
     reduced, sent, gathered = filled(value), filled(10.0 * rank + value), torch.zeros(6)
     dist.all_reduce(reduced)
     dist.broadcast(sent, 1)
-    dist.all_gather_into_tensor(gathered, filled(rank + value))
+    all_gather_single(gathered, filled(rank + value))
     received = filled(0)
     works = dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, filled(rank), 1 - rank), dist.P2POp(dist.irecv, received, 1 - rank)]

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 
@@ -37,7 +38,7 @@ def collectives() -> dict[str, list[float]]:
     dist.all_gather(gathered, torch.tensor([rank]), group=group, async_op=True).wait()
     found["all_gather"] = torch.cat(gathered).tolist()
     into = torch.empty(3)
-    dist.all_gather_into_tensor(into, torch.tensor([rank]), group=group)
+    all_gather_single(into, torch.tensor([rank]), group=group)
     found["all_gather_into_tensor"] = into.tolist()
     dist.barrier(group)
     return found
@@ -75,7 +76,7 @@ def moves() -> dict[str, list[float]]:
     found["scatter"] = mine.tolist()
     dist.reduce_scatter(mine, parts)
     found["reduce_scatter"] = mine.tolist()
-    dist.reduce_scatter_tensor(mine, torch.cat(parts))
+    reduce_scatter_single(mine, torch.cat(parts))
     found["reduce_scatter_tensor"] = mine.tolist()
     swapped = torch.empty(3)
     dist.all_to_all_single(swapped, torch.cat(parts))

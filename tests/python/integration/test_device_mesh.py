@@ -9,6 +9,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single, functional
+
+functional_all_gather_single = functional("all_gather_single")
+functional_reduce_scatter_single = functional("reduce_scatter_single")
 
 pytestmark = pytest.mark.multirank
 
@@ -27,7 +31,7 @@ def along(mesh: DeviceMesh, dim: str | int) -> list[float]:
     sent = torch.tensor([float(rank)])
     dist.broadcast(sent, group=group, group_src=size - 1)
     gathered = torch.empty(size)
-    dist.all_gather_into_tensor(gathered, torch.tensor([float(rank)]), group=group)
+    all_gather_single(gathered, torch.tensor([float(rank)]), group=group)
     return [float(reduced), float(sent), *gathered.tolist()]
 
 
@@ -65,8 +69,8 @@ def functional() -> dict[str, list[float]]:
     mine = torch.tensor([1.0, 10.0]) * (dist.get_rank() + 1)
     return {
         "all_reduce": funcol.all_reduce(mine, "sum", (mesh, 0)).tolist(),
-        "all_gather_tensor": funcol.all_gather_tensor(mine, 0, (mesh, 1)).tolist(),
-        "reduce_scatter_tensor": funcol.reduce_scatter_tensor(mine, "sum", 0, (mesh, 0)).tolist(),
+        "all_gather_tensor": functional_all_gather_single(mine, 0, (mesh, 1)).tolist(),
+        "reduce_scatter_tensor": functional_reduce_scatter_single(mine, "sum", 0, (mesh, 0)).tolist(),
         "all_to_all_single": funcol.all_to_all_single(mine, None, None, (mesh, 1)).tolist(),
         "broadcast": funcol.broadcast(mine, 1, (mesh, 0)).tolist(),
     }

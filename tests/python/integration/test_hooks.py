@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 
@@ -19,7 +20,7 @@ def profiled(path: str) -> list[dict]:
         activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
     ) as profile:
         dist.all_reduce(torch.ones(12))
-        dist.all_gather_into_tensor(torch.empty(6), torch.ones(3))
+        all_gather_single(torch.empty(6), torch.ones(3))
         if dist.get_rank() == 0:
             dist.send(torch.ones(5), 1)
         else:

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch_ucc.testing import run_ranks, run_script
+from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 
@@ -116,7 +117,7 @@ def results() -> dict[str, list[torch.Tensor]]:
     work.wait()
     found["broadcast"] = work.result()
     output = torch.zeros(2)
-    work = dist.all_gather_into_tensor(output, torch.tensor([rank]), async_op=True)
+    work = all_gather_single(output, torch.tensor([rank]), async_op=True)
     work.wait()
     found["all_gather_into_tensor"] = work.result()
     outputs = [torch.zeros(1) for _ in range(2)]
@@ -276,7 +277,7 @@ def dropped() -> bool:
     """Neither the Work nor its tensor is kept, and the group goes on."""
     for i in range(50):
         dist.all_reduce(torch.full((10_000,), float(i)), async_op=True)
-        dist.all_gather_into_tensor(torch.empty(20_000), torch.ones(10_000), async_op=True)
+        all_gather_single(torch.empty(20_000), torch.ones(10_000), async_op=True)
     gc.collect()
     return usable()
 
@@ -291,7 +292,7 @@ def freed_after_call(rounds: int) -> int:
     for i in range(rounds):
         strided = torch.full((50_000, 2), float(i))[:, 0]
         output = torch.zeros(100_000)
-        work = dist.all_gather_into_tensor(output, strided, async_op=True)
+        work = all_gather_single(output, strided, async_op=True)
         del strided
         noise = [torch.full((50_000,), -1.0) for _ in range(4)]
         work.wait()

@@ -17,7 +17,12 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from side_by_side import LIMIT, assert_same, whole_numbers
 from torch_ucc import functional
-from torch_ucc.testing import run_ranks
+from torch_ucc.testing import names, run_ranks
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
+
+functional_all_gather_single = names.functional("all_gather_single")
+functional_reduce_scatter_single = names.functional("reduce_scatter_single")
+functional_all_gather_single_coalesced = names.functional("all_gather_single_coalesced")
 
 pytestmark = pytest.mark.multirank
 
@@ -43,11 +48,11 @@ def functional_all_reduce(x: torch.Tensor) -> torch.Tensor:
 
 
 def functional_all_gather(x: torch.Tensor) -> torch.Tensor:
-    return funcol.all_gather_tensor(x * 2, 0, dist.group.WORLD) + 1
+    return functional_all_gather_single(x * 2, 0, dist.group.WORLD) + 1
 
 
 def functional_reduce_scatter(x: torch.Tensor) -> torch.Tensor:
-    return funcol.reduce_scatter_tensor(x * 2, "avg", 0, dist.group.WORLD) + 1
+    return functional_reduce_scatter_single(x * 2, "avg", 0, dist.group.WORLD) + 1
 
 
 def functional_all_to_all_single(x: torch.Tensor) -> torch.Tensor:
@@ -60,7 +65,7 @@ def functional_broadcast(x: torch.Tensor) -> torch.Tensor:
 
 def functional_coalesced(x: torch.Tensor) -> torch.Tensor:
     first, second = funcol.all_reduce_coalesced([x, x[:1] * 2], "sum", dist.group.WORLD)
-    third, fourth = funcol.all_gather_into_tensor_coalesced([x, x[:1] * 2], dist.group.WORLD)
+    third, fourth = functional_all_gather_single_coalesced([x, x[:1] * 2], dist.group.WORLD)
     return torch.cat([first, second, third, fourth]) + 1
 
 
@@ -78,7 +83,7 @@ def all_reduce_max(x: torch.Tensor) -> torch.Tensor:
 
 def all_gather_into_tensor(x: torch.Tensor) -> torch.Tensor:
     y = x.new_empty(2 * x.size(0), x.size(1))
-    dist.all_gather_into_tensor(y, x * 2)
+    all_gather_single(y, x * 2)
     return y + 1
 
 
@@ -90,7 +95,7 @@ def all_gather(x: torch.Tensor) -> torch.Tensor:
 
 def reduce_scatter_tensor(x: torch.Tensor) -> torch.Tensor:
     y = x.new_empty(x.size(0) // 2, x.size(1))
-    dist.reduce_scatter_tensor(y, x * 2, op=dist.ReduceOp.AVG)
+    reduce_scatter_single(y, x * 2, op=dist.ReduceOp.AVG)
     return y + 1
 
 

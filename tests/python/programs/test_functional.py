@@ -14,6 +14,14 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from side_by_side import LIMIT, assert_same, whole_numbers
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import functional
+
+functional_reduce_scatter_single = functional("reduce_scatter_single")
+functional_all_gather_single = functional("all_gather_single")
+functional_all_gather_single_coalesced = functional("all_gather_single_coalesced")
+functional_reduce_scatter_single_coalesced = functional("reduce_scatter_single_coalesced")
+functional_all_gather_single_autograd = functional("all_gather_single_autograd")
+functional_reduce_scatter_single_autograd = functional("reduce_scatter_single_autograd")
 
 pytestmark = pytest.mark.multirank
 
@@ -45,7 +53,7 @@ def reductions() -> None:
         check(funcol.all_reduce(mine, op, WORLD), value + 0, f"all_reduce {op}")
     for dim in (0, 1):
         piece = expected["sum"].chunk(SIZE, dim)[dist.get_rank()]
-        check(funcol.reduce_scatter_tensor(mine, "sum", dim, WORLD), piece, f"reduce_scatter {dim}")
+        check(functional_reduce_scatter_single(mine, "sum", dim, WORLD), piece, f"reduce_scatter {dim}")
     bits = [each.to(torch.int64) & 15 for each in everything]
     for op, combine in (
         ("band", torch.bitwise_and),
@@ -61,8 +69,10 @@ def movement() -> None:
     rank = dist.get_rank()
     everything = [data(each) for each in WORLD]
     mine = everything[rank]
-    check(funcol.all_gather_tensor(mine, 0, WORLD), torch.cat(everything), "all_gather")
-    assert_same(funcol.all_gather_tensor(mine, 1, WORLD), torch.cat(everything, 1), "all_gather of columns")
+    check(functional_all_gather_single(mine, 0, WORLD), torch.cat(everything), "all_gather")
+    assert_same(
+        functional_all_gather_single(mine, 1, WORLD), torch.cat(everything, 1), "all_gather of columns"
+    )
     check(funcol.broadcast(mine, 2, WORLD), everything[2], "broadcast")
     even = torch.cat([each.chunk(SIZE)[rank] for each in everything])
     check(funcol.all_to_all_single(mine, None, None, WORLD), even, "all_to_all_single")
@@ -81,9 +91,9 @@ def several_at_once() -> None:
     mine = everything[rank]
     for got, total in zip(funcol.all_reduce_coalesced(mine, "sum", WORLD), totals, strict=True):
         check(got, total, "all_reduce_coalesced")
-    for i, got in enumerate(funcol.all_gather_into_tensor_coalesced(mine, WORLD)):
+    for i, got in enumerate(functional_all_gather_single_coalesced(mine, WORLD)):
         check(got, torch.cat([each[i] for each in everything]), "all_gather_into_tensor_coalesced")
-    pieces = funcol.reduce_scatter_tensor_coalesced(mine, "sum", [0, 0, 0], WORLD)
+    pieces = functional_reduce_scatter_single_coalesced(mine, "sum", [0, 0, 0], WORLD)
     for got, total in zip(pieces, totals, strict=True):
         check(got, total.chunk(SIZE)[rank], "reduce_scatter_tensor_coalesced")
 
@@ -93,11 +103,11 @@ def gradients() -> None:
     rank = dist.get_rank()
     weights = [data(50 + each, 18, 3) for each in WORLD]
     mine = data(rank).requires_grad_()
-    (funcol.all_gather_tensor_autograd(mine, 0, WORLD) * weights[rank]).sum().backward()
+    (functional_all_gather_single_autograd(mine, 0, WORLD) * weights[rank]).sum().backward()
     assert_same(mine.grad, sum(weights).chunk(SIZE)[rank], "gradient of all_gather")
     mine.grad = None
     small = [each[:2] for each in weights]
-    (funcol.reduce_scatter_tensor_autograd(mine, "sum", 0, WORLD) * small[rank]).sum().backward()
+    (functional_reduce_scatter_single_autograd(mine, "sum", 0, WORLD) * small[rank]).sum().backward()
     assert_same(mine.grad, torch.cat(small), "gradient of reduce_scatter")
     mine.grad = None
     given, taken = [[1, 0, 5][rank]] * SIZE, [1, 0, 5]

@@ -14,6 +14,10 @@ import torch.distributed._functional_collectives as funcol
 from side_by_side import assert_same
 from test_compiled import CASES, inputs
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import functional
+
+functional_all_gather_single = functional("all_gather_single")
+functional_reduce_scatter_single = functional("reduce_scatter_single")
 
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
@@ -91,8 +95,8 @@ def three_of_each(x: torch.Tensor) -> torch.Tensor:
     group = dist.group.WORLD
     scaled = [x * factor for factor in (2, 3, 4)]
     reduced = [funcol.all_reduce(each, "sum", group) for each in scaled]
-    gathered = [funcol.all_gather_tensor(each, 0, group) for each in scaled]
-    scattered = [funcol.reduce_scatter_tensor(each, "sum", 0, group) for each in scaled]
+    gathered = [functional_all_gather_single(each, 0, group) for each in scaled]
+    scattered = [functional_reduce_scatter_single(each, "sum", 0, group) for each in scaled]
     return torch.cat([*reduced, *gathered, *scattered])
 
 

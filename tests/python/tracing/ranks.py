@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch_ucc.testing.names import all_gather_single
 
 LIMIT = 2.0
 """Of a group that is to time out, in seconds."""
@@ -31,7 +32,7 @@ def healthy() -> None:
     for _ in range(3):
         dist.all_reduce(tensor)
     dist.broadcast(tensor, 1)
-    dist.all_gather_into_tensor(torch.empty(4 * dist.get_world_size()), tensor)
+    all_gather_single(torch.empty(4 * dist.get_world_size()), tensor)
     if dist.get_rank() == 0:
         dist.send(tensor, 1, tag=9)
     elif dist.get_rank() == 1:

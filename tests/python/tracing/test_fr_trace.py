@@ -16,6 +16,7 @@ from torch.distributed.flight_recorder.components.types import COLLECTIVES, Coll
 from torch.distributed.flight_recorder.fr_trace import build_db
 from torch_ucc._native import extension
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 from torch_ucc.tracing import fr_trace, records
 from torch_ucc.tracing.records import Dump
 
@@ -155,7 +156,7 @@ def run_healthy(folder: Path) -> None:
     dist.gather(torch.ones(3), [torch.empty(3) for _ in range(size)] if rank == 0 else None, 0)
     dist.scatter(torch.empty(2), [torch.ones(2) for _ in range(size)] if rank == 1 else None, 1)
     dist.reduce_scatter(torch.empty(2), [torch.ones(2) for _ in range(size)])
-    dist.reduce_scatter_tensor(torch.empty(2), torch.ones(2 * size))
+    reduce_scatter_single(torch.empty(2), torch.ones(2 * size))
     dist.all_to_all_single(torch.empty(2 * size), torch.ones(2 * size))
     dist.all_gather_object([None] * size, "x" * (rank + 1))
     ring = [
@@ -182,7 +183,7 @@ def run_mismatch(folder: Path) -> None:
     if dist.get_rank() == 0:
         failure(lambda: dist.all_reduce(torch.ones(4)))
     else:
-        failure(lambda: dist.all_gather_into_tensor(torch.empty(8), torch.ones(4)))
+        failure(lambda: all_gather_single(torch.empty(8), torch.ones(4)))
     gather_dumps(folder)
 
 

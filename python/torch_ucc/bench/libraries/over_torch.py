@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
+
 from .library import ASYNC_CALLS, Call, Library, Prepared, nothing
 
 
@@ -80,7 +82,7 @@ class TorchLibrary(Library):
 
     def _all_gather_into_tensor(self, count: int) -> Prepared:
         data, result = self._own(count), self._empty(count * self.world)
-        return partial(dist.all_gather_into_tensor, result, data), [data, result], float(self.world)
+        return partial(all_gather_single, result, data), [data, result], float(self.world)
 
     def _all_gather(self, count: int) -> Prepared:
         data, results = self._own(count), self._parts(count, own=False)
@@ -88,7 +90,7 @@ class TorchLibrary(Library):
 
     def _reduce_scatter_tensor(self, count: int) -> Prepared:
         data, result = self._own(count * self.world), self._empty(count)
-        return partial(dist.reduce_scatter_tensor, result, data), [data, result], self.sum
+        return partial(reduce_scatter_single, result, data), [data, result], self.sum
 
     def _reduce_scatter(self, count: int) -> Prepared:
         parts, result = self._parts(count, own=True), self._empty(count)
