@@ -1,4 +1,4 @@
-# What goes into the wheel beside the Python files: the extension, what it was built with, and UCC where it is carried.
+# What goes into the wheel beside the Python files: the extensions, what it was built with, and UCC where it is carried.
 
 # -DTORCH_UCC_BUNDLE_UCC=ON/OFF: carry UCC in the wheel; by default when ci/provision-ucc made it.
 set(bundle_by_default OFF)
@@ -26,8 +26,10 @@ endif()
 configure_file(python/torch_ucc/_build_info.py.in _build_info.py @ONLY)
 
 # Linked with it, not edited afterwards, which would leave room for the path that was there.
-set_target_properties(_core PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/_ucc/lib")
-install(TARGETS _core LIBRARY DESTINATION torch_ucc)
+foreach(release IN LISTS TORCH_RELEASES)
+  set_target_properties(_core_${release} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/_ucc/lib")
+  install(TARGETS _core_${release} LIBRARY DESTINATION torch_ucc)
+endforeach()
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build_info.py DESTINATION torch_ucc)
 if(TORCH_UCC_BUNDLE_UCC)
   cmake_path(GET UCC_LIBRARY PARENT_PATH UCC_LIBRARY_DIR)

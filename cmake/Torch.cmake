@@ -1,10 +1,11 @@
-# torch_ucc::torch, and torch_ucc::torch_python for what Python loads, straight from the installed torch's headers and
-# libraries: its own CMake package asks for a CUDA toolkit when torch was built with CUDA, and nothing here needs one.
-# pybind11 comes with these headers, so that the extension shares torch's registered types. Also: TORCH_RELEASE, such
-# as 2.13.0.
-#
-# Inside pip's build isolation torch is not on the path, but it is in the environment that the wheel is for: -I sees it.
+# For that of Python and each of TORCH_UCC_MORE_TORCHES: torch_ucc_torch_<release>, and torch_ucc_torch_python_<release> for what Python loads,
+# straight from that torch's headers and libraries: its own CMake package asks for a CUDA toolkit when torch was built with
+# CUDA, and nothing here needs one. pybind11 comes with these headers, so that the extension shares torch's registered types.
+# Also: TORCH_RELEASES, such as 2.13.0, and torch_ucc::torch for what needs any one of them.
 
+set(TORCH_UCC_MORE_TORCHES "" CACHE STRING "Folders named torch, of other minor releases, to build for as well")
+
+# Inside pip's build isolation torch is not on the path, but it is in the environment that the wheel is for: -I sees it.
 set(where_is_torch "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '', end='')")
 execute_process(COMMAND ${Python_EXECUTABLE} -c "${where_is_torch}" OUTPUT_VARIABLE TORCH_PREFIX)
 if(NOT TORCH_PREFIX)
@@ -13,22 +14,34 @@ endif()
 if(NOT TORCH_PREFIX)
   message(FATAL_ERROR "There is no torch for ${Python_EXECUTABLE} to build against: install the torch you will run with first.")
 endif()
+set(TORCH_PREFIXES ${TORCH_PREFIX} ${TORCH_UCC_MORE_TORCHES})
 
-file(STRINGS ${TORCH_PREFIX}/version.py version_line REGEX "^__version__ = ")
-string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" TORCH_RELEASE "${version_line}")
-if(TORCH_RELEASE VERSION_LESS 2.11 OR TORCH_RELEASE VERSION_GREATER_EQUAL 2.16)
-  message(FATAL_ERROR "torch ${TORCH_RELEASE} is not supported: 2.11 to 2.15 are.")
-endif()
-message(STATUS "torch ${TORCH_RELEASE} from ${TORCH_PREFIX}")
+set(TORCH_RELEASES "")
+set(minors "")
+foreach(prefix IN LISTS TORCH_PREFIXES)
+  file(STRINGS ${prefix}/version.py version_line REGEX "^__version__ = ")
+  string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" release "${version_line}")
+  if(release VERSION_LESS 2.11 OR release VERSION_GREATER_EQUAL 2.16)
+    message(FATAL_ERROR "torch ${release} is not supported: 2.11 to 2.15 are.")
+  endif()
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor ${release})
+  if(minor IN_LIST minors)
+    message(FATAL_ERROR "torch ${release} from ${prefix}: there is another torch ${minor} among those to build for.")
+  endif()
+  message(STATUS "torch ${release} from ${prefix}")
+  list(APPEND minors ${minor})
+  list(APPEND TORCH_RELEASES ${release})
 
-add_library(torch_ucc_torch INTERFACE)
-add_library(torch_ucc::torch ALIAS torch_ucc_torch)
-target_include_directories(torch_ucc_torch SYSTEM BEFORE INTERFACE
-  ${TORCH_PREFIX}/include ${TORCH_PREFIX}/include/torch/csrc/api/include)
-foreach(name torch torch_cpu c10)
-  # By full path; nothing is found through a search path at run time, for torch is loaded before the extension.
-  target_link_libraries(torch_ucc_torch INTERFACE ${TORCH_PREFIX}/lib/lib${name}.so)
+  add_library(torch_ucc_torch_${release} INTERFACE)
+  target_include_directories(torch_ucc_torch_${release} SYSTEM BEFORE INTERFACE
+    ${prefix}/include ${prefix}/include/torch/csrc/api/include)
+  foreach(name torch torch_cpu c10)
+    # By full path; nothing is found through a search path at run time, for torch is loaded before the extension.
+    target_link_libraries(torch_ucc_torch_${release} INTERFACE ${prefix}/lib/lib${name}.so)
+  endforeach()
+  add_library(torch_ucc_torch_python_${release} INTERFACE)
+  target_link_libraries(torch_ucc_torch_python_${release} INTERFACE ${prefix}/lib/libtorch_python.so torch_ucc_torch_${release})
 endforeach()
-add_library(torch_ucc_torch_python INTERFACE)
-add_library(torch_ucc::torch_python ALIAS torch_ucc_torch_python)
-target_link_libraries(torch_ucc_torch_python INTERFACE ${TORCH_PREFIX}/lib/libtorch_python.so torch_ucc_torch)
+
+list(GET TORCH_RELEASES 0 TORCH_RELEASE)
+add_library(torch_ucc::torch ALIAS torch_ucc_torch_${TORCH_RELEASE})

@@ -1,4 +1,3 @@
-TORCH: str
 UCC: str
 UCX: str
 UCC_BUNDLED: bool

@@ -1,40 +1,66 @@
-"""The one way to the compiled module: checked against the running torch, with its libraries loaded first."""
+"""The one way to the compiled module: that for the running torch, with its libraries loaded first."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from torch_ucc._native import loading
 from torch_ucc.topology import user
 
-
-class BuildInfo(Protocol):
-    """The part of the generated _build_info that the check reads."""
-
-    TORCH: str
+PACKAGE = Path(__file__).parents[1]
+NAME = "torch_ucc._core"
 
 
 @functools.cache
 def compiled() -> Any:
     """torch_ucc._core.
 
-    Raises ImportError, in a sentence: it was built for another torch or not at all, or UCC or UCX is missing.
+    Raises ImportError, in a sentence: there is none for this torch or none at all, or UCC or UCX is missing.
     """
-    check_torch(_build_info(), torch.__version__)
+    path = extension_for(torch.__version__)
     load_libraries()
-    return importlib.import_module("torch_ucc._core")
+    return _imported(path)
+
+
+def extension_for(running: str, package: Path = PACKAGE) -> Path:
+    """The extension's file for this torch: it uses torch's C++ classes, whose layout changes from one minor
+    release to the next. Raises ImportError."""
+    built = built_for(package)
+    if not built:
+        raise ImportError(
+            f"torch_ucc in {package} was never built: run ci/setup, and import it from outside its sources."
+        )
+    release = ".".join(running.split("+")[0].split(".")[:2])
+    if release not in built:
+        raise ImportError(
+            f"torch_ucc was built for torch {' and '.join(built)}, but torch {running} is running: install "
+            f"one that it was built for, or build it for this one, in its source folder with ci/setup or "
+            f"`pip install --force-reinstall --no-deps --no-build-isolation .`."
+        )
+    return built[release]
+
+
+def built_for(package: Path = PACKAGE) -> dict[str, Path]:
+    """The extensions in the package by the minor release of torch, such as 2.13, that each was built for."""
+    start, end = "_core.torch-", EXTENSION_SUFFIXES[0]
+    files = package.glob(f"{start}*{end}")
+    built = {path.name[len(start) : -len(end)]: path for path in files}
+    return dict(sorted(built.items(), key=lambda item: tuple(map(int, item[0].split(".")))))
 
 
 def load_libraries() -> None:
     """UCX and UCC, those that the extension was built with or others. Raises ImportError."""
-    info = _build_info()
+    info = build_info()
     said = {*os.environ, *user.in_files(os.environ)}
     loading.preload(info.UCC_PREFIX, info.UCX_PREFIX, said)
 
@@ -48,24 +74,15 @@ def backend_of(group: Any) -> Any:
     return None
 
 
-def check_torch(info: BuildInfo, running: str) -> None:
-    """The extension uses torch's C++ classes, whose layout changes from one minor release to the next."""
-    if _release(info.TORCH) != _release(running):
-        raise ImportError(
-            f"torch_ucc was built for torch {info.TORCH}, but torch {running} is running: rebuild it against "
-            f"this one, in its source folder with ci/setup or `pip install --force-reinstall --no-deps .`."
-        )
+def build_info() -> ModuleType:
+    """What the extensions were built with. Raises ImportError if there are none."""
+    return importlib.import_module("torch_ucc._build_info")
 
 
-def _release(version: str) -> tuple[str, ...]:
-    return tuple(version.split("+")[0].split(".")[:2])
-
-
-def _build_info() -> ModuleType:
-    try:
-        return importlib.import_module("torch_ucc._build_info")
-    except ModuleNotFoundError as error:
-        package = Path(__file__).parents[1]
-        raise ImportError(
-            f"torch_ucc in {package} was never built: run ci/setup, and import it from outside its sources."
-        ) from error
+def _imported(path: Path) -> ModuleType:
+    spec = spec_from_file_location(NAME, path, loader=ExtensionFileLoader(NAME, str(path)))
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[NAME] = module
+    return module

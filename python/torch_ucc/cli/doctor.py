@@ -62,7 +62,7 @@ def built_with() -> dict[str, str]:
     from torch_ucc._native import extension
 
     try:
-        info = extension._build_info()
+        info = extension.build_info()
     except ImportError:
         return {}
     return {"UCC": info.UCC, "UCX": info.UCX}
