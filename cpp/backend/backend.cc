@@ -1,8 +1,11 @@
 #include "backend/backend.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "backend/shared_tensors.h"
+#include "backend/window.h"
 #include "base/forked.h"
 #include "store/c10d_store.h"
 #include "trace/dumper.h"
@@ -42,6 +45,11 @@ UccBackend::UccBackend(const Place& place, const Settings& settings)
       home_(home_in(context_, spec_)),
       timeout_ms_(spec_.timeout.count()) {
   init();
+  membership_.team->domain().set_listener([hooks = abort_hooks_, home = std::weak_ptr<WorkHome>(home_)] {
+    if (const std::shared_ptr<WorkHome> alive = home.lock(); alive != nullptr && !hooks->empty()) {
+      alive->delivery.run([hooks] { hooks->run(); });
+    }
+  });
 }
 
 c10::intrusive_ptr<c10d::Backend> UccBackend::split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
@@ -109,6 +117,30 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> stor
   return for_user([&] { return c10::make_intrusive<UccBackend>(CommContext::find_place(part, settings), settings); });
 }
 
+#if TUCC_TORCH_HAS_RECONFIGURE
+c10::intrusive_ptr<c10d::Window> UccBackend::new_window(const std::optional<at::Tensor>& tensor) {
+  refuse_forked_child("new_window of group '" + info_->name + "'");
+  std::vector<int> everybody(static_cast<std::size_t>(size_));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const std::string name = info_->name + ":window " + std::to_string(windows_made_.fetch_add(1) + 1);
+  auto group = c10::dynamic_intrusive_pointer_cast<UccBackend>(part(spec_.store, name, everybody, nullptr));
+  {
+    const MutexLock lock(windows_mutex_);
+    std::erase_if(windows_, [](const auto& each) { return each.expired(); });
+    windows_.emplace_back(group);
+  }
+  auto window = c10::make_intrusive<UccWindow>(std::move(group));
+  if (tensor) {
+    window->tensor_register(*tensor, true);
+  }
+  return window;
+}
+#endif
+
+at::Tensor UccBackend::allocateTensor(long size, at::TensorOptions options) {  // NOLINT(google-runtime-int): c10d's signature
+  return for_user([&] { return shared_tensors::allocate(size, options); });
+}
+
 void UccBackend::setTimeout(milliseconds timeout) { timeout_ms_.store(timeout.count()); }
 
 c10::intrusive_ptr<c10d::Backend::Options> UccBackend::getBackendOptions() {
@@ -153,12 +185,31 @@ void UccBackend::shutdown() { close(context_->settings().close_timeout); }
 void UccBackend::abort() {
   trace::request_dump("abort");  // of what is in flight
   trace::flush_dump();
+  abort_hooks_->run();
   close(milliseconds(0));
 }
+
+void UccBackend::give_up(const std::string& why) {
+  if (!closed_.load(std::memory_order_acquire) && !in_forked_child()) {
+    context_->give_up(membership_, why);
+  }
+}
+
+void UccBackend::leave(bool all_leave) { close(all_leave ? context_->settings().close_timeout : milliseconds(0)); }
 
 // A forked child has nothing to close: everything belongs to its parent.
 void UccBackend::close(milliseconds drain) {
   if (!closed_.exchange(true, std::memory_order_acq_rel) && !in_forked_child()) {
+    std::vector<c10::weak_intrusive_ptr<UccBackend>> windows;
+    {
+      const MutexLock lock(windows_mutex_);
+      windows.swap(windows_);
+    }
+    for (const auto& each : windows) {
+      if (const auto group = each.lock()) {
+        group->close(milliseconds(0));
+      }
+    }
     context_->leave(membership_, info_->name, drain);
     trace::recorder().close_group(home_->group);
   }

@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,9 @@
 #include "backend/comm_context.h"
 #include "backend/observe.h"
 #include "backend/options.h"
+#include "backend/timeout_extensions.h"
 #include "base/settings.h"
+#include "base/thread_annotations.h"
 #include "compat/torch_compat.h"
 #include "device/staged_op.h"
 #include "device/staging.h"
@@ -53,6 +56,9 @@ class UccBackend final : public c10d::Backend {
   WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override;
+#if TUCC_TORCH_HAS_RECONFIGURE
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) override;
+#endif
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) override;
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) override;
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
@@ -91,9 +97,24 @@ class UccBackend final : public c10d::Backend {
                                            const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
   const std::string getBackendName() const override { return "ucc"; }  // NOLINT(readability-const-return-type): c10d's signature
+#if TUCC_TORCH_HAS_RECONFIGURE
+  bool supportsWindow() const override { return true; }
+  // Collective. See UccWindow.
+  c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override;
+#endif
+  // Tensors on the CPU, in memory that other ranks of the host can map.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;  // NOLINT(google-runtime-int): c10d's signature
+
   // A copy: torch changes what it gets here to the options of a group that it splits off.
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
+#if TUCC_TORCH_HAS_RECONFIGURE
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override { extensions_.grant(timeout); }
+  // The hooks run once: in abort(), or on a thread of Delivery when the group fails.
+  void registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) override { abort_hooks_->add(hook_id, std::move(hook)); }
+  void unregisterAbortHook(std::int64_t hook_id) override { abort_hooks_->remove(hook_id); }
+#endif
   void setSequenceNumberForGroup() override {}  // every rank counts from the same start
   std::uint64_t getSequenceNumberForGroup() override { return seq_.load(); }
   c10d::ErrorType getError() override;
@@ -112,7 +133,13 @@ class UccBackend final : public c10d::Backend {
   // within Settings::close_timeout and two seconds.
   void shutdown() override;
   void abort() override;
+  // For a group whose members are replaced. give_up() ends the operations in flight, if there are
+  // any, here and on the other ranks. leave() then closes the group, and waits for the other ranks
+  // only if all of them leave now.
+  void give_up(const std::string& why);
+  void leave(bool all_leave);
 
+  const std::string& name() const { return info_->name; }
   const std::shared_ptr<CommContext>& context() const { return context_; }
   // Indexed by operation::index_of().
   const std::array<trace::CountersByRoute, WorkHome::kOperations>& counters() const { return home_->counters; }
@@ -166,7 +193,7 @@ class UccBackend final : public c10d::Backend {
   Staging moving(Call& call, at::TensorList tensors);
   Staging reducing(Call& call, at::TensorList tensors, const c10d::ReduceOp& op);
   // The deadline of an operation. If `timeout` is not above 0, the timeout of the group is used.
-  Deadline deadline_of(std::chrono::milliseconds timeout, Clock::time_point now) const;
+  Deadline deadline_of(std::chrono::milliseconds timeout, Clock::time_point now);
   // Sends what was prepared, or keeps it for the end of the coalescing.
   WorkPtr launch(Call call, Prepared&& prepared, Staging&& staging, std::chrono::milliseconds timeout, bool async_op);
   // Launches several operations as one batch with one Work.
@@ -203,6 +230,8 @@ class UccBackend final : public c10d::Backend {
   const std::string coalesced_name_;
   const std::shared_ptr<WorkHome> home_;
   std::shared_ptr<CompletionHook> hook_;  // null: none
+  const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
+  TimeoutExtensions extensions_;
   Lanes lanes_;
   EffectOrder order_;
   const StagedOp::Line collectives_;
@@ -211,7 +240,10 @@ class UccBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<std::uint64_t> message_seq_{0};
   std::atomic<std::uint64_t> monitored_barriers_{0};
+  std::atomic<std::uint64_t> windows_made_{0};
   std::atomic<bool> closed_{false};
+  Mutex windows_mutex_;
+  std::vector<c10::weak_intrusive_ptr<UccBackend>> windows_ TUCC_GUARDED_BY(windows_mutex_);  // their groups
 };
 
 }  // namespace torch_ucc

@@ -138,6 +138,17 @@ UccBackend::WorkPtr UccBackend::gather(TensorLists& outputs, Tensors& inputs, co
   });
 }
 
+#if TUCC_TORCH_HAS_RECONFIGURE
+UccBackend::WorkPtr UccBackend::gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) {
+  return serve(operation::kGatherSingle, [&](Call& call) {
+    Staging staging(call, lanes_);
+    at::Tensor& whole = rank_ == opts.rootRank ? staging.written(output) : output;
+    Prepared prepared = prepare_gather_single(call, whole, staging.read(input), opts.rootRank);
+    return launch(std::move(call), std::move(prepared), std::move(staging), opts.timeout, opts.asyncOp);
+  });
+}
+#endif
+
 UccBackend::WorkPtr UccBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) {
   return serve(operation::kScatter, [&](Call& call) {
     Staging staging(call, lanes_);

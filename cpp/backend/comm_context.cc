@@ -380,6 +380,21 @@ std::optional<hosts::Levels> CommContext::divide(const GroupSpec& group, std::ui
   return levels;
 }
 
+void CommContext::give_up(const Membership& group, const std::string& why) {
+  constexpr std::chrono::milliseconds kMoment{20};  // to see what is in flight
+  if (!engine_.drain(group.team->domain(), Deadline::after(kMoment))) {
+    fail(group, why);
+  }
+}
+
+void CommContext::fail(const Membership& group, const std::string& why) {
+  engine_.fail(group.team->domain(), Status(StatusCode::closed, why));
+  const std::shared_ptr<shm::Board>& board = group.levels ? group.levels->board : group.board;
+  if (board != nullptr) {
+    board->set_state(shm::State::failed);
+  }
+}
+
 void CommContext::leave(const Membership& group, const std::string& name, std::chrono::milliseconds limit) {
   const Deadline deadline = Deadline::after(limit);
   const std::shared_ptr<UccTeam>& team = group.team;
@@ -395,10 +410,7 @@ void CommContext::leave(const Membership& group, const std::string& name, std::c
       }
     });
   } else {
-    engine_.fail(team->domain(), Status(StatusCode::closed, "group '" + name + "' was closed while it was in flight"));
-    if (board != nullptr) {
-      board->set_state(shm::State::failed);
-    }
+    fail(group, "group '" + name + "' was closed while it was in flight");
   }
   if (board != nullptr) {
     arena_->close(team->id(), board);

@@ -82,6 +82,10 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   // blocks until the other members have come here, too. Throws StatusError.
   Membership join(const GroupSpec& group, std::uint16_t id);
 
+  // Ends the operations in flight in the group, if there are any, here and on the other ranks. The
+  // group cannot be used afterwards.
+  void give_up(const Membership& group, const std::string& why);
+
   // Waits for the operations in flight in the group, or gives them up when `limit` has passed. The
   // last group closes the context. Returns within `limit` and two seconds. Neither team nor channel
   // may be used afterwards.
@@ -124,6 +128,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   Place agree_on_place(const GroupSpec& group, const std::shared_ptr<CommContext>& wanted, const NamedValues& own);
   void refuse(const GroupSpec& group, std::uint16_t id, const Status& reason);
   void on_note(const std::string& note);
+  void fail(const Membership& group, const std::string& why);
   void close(Deadline deadline);
   // Blocks until the neighbours and this process know whether they can map each other.
   void meet_neighbours(const GiveUp& give_up, Deadline deadline);

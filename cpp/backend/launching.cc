@@ -90,8 +90,9 @@ std::shared_ptr<Op> UccBackend::make_op(Call&& call, Prepared&& prepared, trace:
   return op;
 }
 
-Deadline UccBackend::deadline_of(milliseconds timeout, Clock::time_point now) const {
-  return Deadline::after(timeout.count() > 0 ? timeout : milliseconds(timeout_ms_.load(std::memory_order_relaxed)), now);
+Deadline UccBackend::deadline_of(milliseconds timeout, Clock::time_point now) {
+  const milliseconds own = timeout.count() > 0 ? timeout : milliseconds(timeout_ms_.load(std::memory_order_relaxed));
+  return Deadline::after(own + extensions_.total(), now);
 }
 
 // Finds the earlier operations that this call must wait for. If there are none, loads what is sent.
@@ -178,6 +179,7 @@ UccBackend::WorkPtr UccBackend::dispatch(Outgoing&& outgoing) {
 UccBackend::WorkPtr UccBackend::submit(Outgoing&& outgoing) {
   UccWork::Parts& parts = outgoing.parts;
   const bool waits_here = !outgoing.async_op && parts.title == nullptr;
+  extensions_.begin(outgoing.op.get());
   if (outgoing.op != nullptr) {
     parts.op = std::move(outgoing.op);
     parts.op->set_deadline(outgoing.deadline);

@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 #include <tuple>
+#include <utility>
 
 namespace torch_ucc {
 
@@ -64,6 +65,41 @@ bool CompletionHook::wait(Deadline deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
   return told_.wait_for(lock, std::min<Clock::duration>(deadline.left(), std::chrono::hours(24)),
                         [this] { return pending_ == 0; });
+}
+
+void AbortHooks::add(std::int64_t id, Function function) {
+  auto shared = std::make_shared<const Function>(std::move(function));
+  const MutexLock lock(mutex_);
+  functions_[id].swap(shared);  // the former one ends after the lock
+}
+
+void AbortHooks::remove(std::int64_t id) {
+  Functions::node_type former;
+  const MutexLock lock(mutex_);
+  former = functions_.extract(id);
+}
+
+bool AbortHooks::empty() {
+  const MutexLock lock(mutex_);
+  return functions_.empty();
+}
+
+void AbortHooks::run() {
+  Functions functions;
+  {
+    const MutexLock lock(mutex_);
+    if (std::exchange(have_run_, true)) {
+      return;
+    }
+    functions = functions_;
+  }
+  for (const auto& [id, function] : functions) {
+    try {
+      (*function)();
+    } catch (const std::exception& error) {
+      TORCH_WARN("an abort hook of a ucc group threw: ", error.what());
+    }
+  }
 }
 
 }  // namespace torch_ucc

@@ -4,10 +4,12 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 
 #include "base/deadline.h"
+#include "base/thread_annotations.h"
 #include "compat/torch_compat.h"
 #include "ops/call.h"
 #include "ops/prepared.h"
@@ -40,6 +42,27 @@ class CompletionHook {
   std::mutex mutex_;  // for the condition variable
   std::condition_variable told_;
   int pending_ = 0;
+};
+
+// The user's functions that run before a group is aborted, by an id of the user's. They run once,
+// whatever ends the group. Any thread.
+class AbortHooks {
+ public:
+  using Function = std::function<void()>;
+
+  void add(std::int64_t id, Function function);  // replaces one of this id
+  void remove(std::int64_t id);
+  bool empty();
+  // Runs them in this thread, in the order of their ids, unless they have run before.
+  void run();
+
+ private:
+  // Shared, since a copy or the end of a function of Python would take the GIL under the mutex
+  using Functions = std::map<std::int64_t, std::shared_ptr<const Function>>;
+
+  Mutex mutex_;  // never held while a function runs
+  Functions functions_ TUCC_GUARDED_BY(mutex_);
+  bool have_run_ TUCC_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace torch_ucc

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/reconfigurable.h"
 #include "base/interrupt.h"
 #include "bindings/python_site.h"
 #include "bootstrap/fresh_prefix.h"
@@ -212,6 +213,39 @@ void bind_backend(py::module_& module) {
              "members do the same.");
 }
 
+#if TUCC_TORCH_HAS_RECONFIGURE
+// A function of Python that may be copied and dropped without the GIL.
+std::shared_ptr<py::function> without_gil(py::function function) {
+  return {new py::function(std::move(function)), [](py::function* held) {
+            if (Py_IsInitialized() != 0) {
+              const py::gil_scoped_acquire gil;
+              delete held;
+            }
+          }};
+}
+
+void bind_reconfigurable(py::module_& module) {
+  py::class_<Reconfigurable, c10::intrusive_ptr<Reconfigurable>, c10d::Backend>(
+      module, "Reconfigurable", "The backend of a group whose members can be replaced.")
+      .def("_set_default_timeout", &Reconfigurable::setTimeout, py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
+           "The name that torch's own backends have for set_timeout().")
+      .def_property_readonly("options", &Reconfigurable::getBackendOptions)
+      .def_property_readonly("current", &Reconfigurable::current, "The group of the present members; None if there is none.");
+  module.def(
+      "create_reconfigurable",
+      [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::string name, milliseconds timeout, py::function make) {
+        const auto call = [made_by = without_gil(std::move(make))](const Reconfigurable::Members& members) {
+          const py::gil_scoped_acquire gil;
+          return (*made_by)(members.store, members.rank, members.size, members.name, members.timeout)
+              .cast<Reconfigurable::Member>();
+        };
+        return c10::make_intrusive<Reconfigurable>(std::move(store), rank, size, std::move(name), timeout, call);
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("timeout"), py::arg("make"),
+      "A group that has no members before its first reconfigure(), which has `make` create the group of the members.");
+}
+#endif
+
 void bind_probe(py::module_& module) {
   py::class_<TransportProbe>(module, "TransportProbe", "Asks UCX which transports it chooses towards a peer.")
       .def(py::init(
@@ -264,6 +298,9 @@ PYBIND11_MODULE(_core, module) {
   torch_ucc::is_interrupt.store(torch_ucc::is_python_interrupt);
   torch_ucc::bind_settings(module);
   torch_ucc::bind_backend(module);
+#if TUCC_TORCH_HAS_RECONFIGURE
+  torch_ucc::bind_reconfigurable(module);
+#endif
   torch_ucc::bind_probe(module);
   torch_ucc::bind_trace(module);
   module.def(
@@ -272,7 +309,7 @@ PYBIND11_MODULE(_core, module) {
         std::vector<std::string> names;
         names.reserve(torch_ucc::operation::kTable.size());
         for (const torch_ucc::Operation& operation : torch_ucc::operation::kTable) {
-          if (&operation != &torch_ucc::operation::kCoalesced) {  // which users do not call
+          if (torch_ucc::operation::is_offered(operation)) {
             names.emplace_back(operation.name);
           }
         }

@@ -17,6 +17,7 @@
 #include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -28,6 +29,9 @@
 #if TUCC_TORCH_RELEASE < 211 || TUCC_TORCH_RELEASE > 215
 #error "torch_ucc supports torch 2.11 to 2.15"
 #endif
+
+// Whether c10d::Backend has gather_single(), reconfigure(), windows and abort hooks.
+#define TUCC_TORCH_HAS_RECONFIGURE (TUCC_TORCH_RELEASE >= 214)
 
 namespace torch_ucc {
 

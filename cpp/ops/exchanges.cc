@@ -293,6 +293,33 @@ Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs,
   return prepared;
 }
 
+Prepared prepare_gather_single(const Call& call, at::Tensor& output, at::Tensor& input, std::int64_t root) {
+  Tensors inputs{input};
+  TensorLists parts;
+  if (call.group->rank != root) {
+    return prepare_gather(call, parts, inputs, root);
+  }
+  check_sendable(call, input, "the input");
+  check_sendable(call, output, "the output");
+  const std::int64_t each = input.numel();
+  const std::int64_t needed = each * call.group->size;
+  if (output.numel() != needed) {
+    refuse_value(call, "the output must hold " + std::to_string(call.group->size) + " times the " + std::to_string(each) +
+                           " elements of the input, " + std::to_string(needed) + ", not " + std::to_string(output.numel()));
+  }
+  if (!output.is_contiguous()) {
+    refuse_value(call, "the output must be contiguous, since it takes the parts of the ranks one behind the other");
+  }
+  const at::Tensor flat = output.view({-1});
+  Tensors& slices = parts.emplace_back();
+  for (int rank = 0; rank < call.group->size; ++rank) {
+    slices.push_back(flat.narrow(0, rank * each, each));
+  }
+  Prepared prepared = prepare_gather(call, parts, inputs, root);
+  prepared.outputs = {output};
+  return prepared;
+}
+
 Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, std::int64_t root) {
   at::Tensor& output = only_tensor(call, outputs, "the outputs");
   check_sendable(call, output, "the output");

@@ -19,7 +19,7 @@ namespace operation {
 
 using c10d::OpType;
 
-inline constexpr std::array<Operation, 22> kTable{{
+inline constexpr std::array<Operation, 23> kTable{{
     {"all_gather", "ucc:all_gather", OpType::ALLGATHER},
     {"all_gather_coalesced", "ucc:all_gather", OpType::ALLGATHER_COALESCED},
     {"all_gather_into_tensor", "ucc:_all_gather_base", OpType::_ALLGATHER_BASE},
@@ -33,6 +33,7 @@ inline constexpr std::array<Operation, 22> kTable{{
     {"broadcast", "ucc:broadcast", OpType::BROADCAST},
     {"coalesced", "ucc:coalesced", OpType::COALESCED},
     {"gather", "ucc:gather", OpType::GATHER},
+    {"gather_single", "ucc:gather", OpType::GATHER},
     {"monitored_barrier", "ucc:monitored_barrier", OpType::BARRIER},
     {"recv", "ucc:recv", OpType::RECV},
     {"recv_any_source", "ucc:recvAnySource", OpType::RECVANYSOURCE},
@@ -66,6 +67,7 @@ inline constexpr const Operation& kBarrier = named("barrier");
 inline constexpr const Operation& kBroadcast = named("broadcast");
 inline constexpr const Operation& kCoalesced = named("coalesced");
 inline constexpr const Operation& kGather = named("gather");
+inline constexpr const Operation& kGatherSingle = named("gather_single");
 inline constexpr const Operation& kMonitoredBarrier = named("monitored_barrier");
 inline constexpr const Operation& kRecv = named("recv");
 inline constexpr const Operation& kRecvAnySource = named("recv_any_source");
@@ -75,6 +77,11 @@ inline constexpr const Operation& kReduceScatterTensor = named("reduce_scatter_t
 inline constexpr const Operation& kReduceScatterTensorCoalesced = named("reduce_scatter_tensor_coalesced");
 inline constexpr const Operation& kScatter = named("scatter");
 inline constexpr const Operation& kSend = named("send");
+
+// Whether users can call the operation with this torch.
+constexpr bool is_offered(const Operation& op) {
+  return &op != &kCoalesced && (TUCC_TORCH_HAS_RECONFIGURE || &op != &kGatherSingle);
+}
 
 // Whether the operation is a message between two ranks. Messages are counted apart from the
 // collectives of the group.

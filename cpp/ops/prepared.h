@@ -154,6 +154,8 @@ Prepared prepare_barrier(const Call& call, const Settings& settings);
 Prepared prepare_send(const Call& call, Tensors& tensors, std::optional<MessageMemory> memory = {});
 Prepared prepare_recv(const Call& call, Tensors& tensors, std::optional<MessageMemory> memory = {});
 Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs, std::int64_t root);
+// The output of the root takes the parts one behind the other; that of another rank is not used.
+Prepared prepare_gather_single(const Call& call, at::Tensor& output, at::Tensor& input, std::int64_t root);
 Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs, std::int64_t root);
 Prepared prepare_alltoall(const Call& call, Tensors& outputs, Tensors& inputs);
 Prepared prepare_alltoall_single(const Call& call, at::Tensor& output, at::Tensor& input,

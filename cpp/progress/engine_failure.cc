@@ -149,6 +149,9 @@ void Engine::abandon_failed(LoopToken& token) {
     if (failure_for(*op) == nullptr) {
       return false;
     }
+    if (failed()) {
+      fail(op->domain(), failure());  // so that its listener hears of it
+    }
     ended_.push_back({op, given_up(*op)});
     abandon(token, std::move(op));
     return true;

@@ -31,14 +31,34 @@ class FailureDomain {
   void set_observer(std::function<std::string()> observer) { observer_ = std::move(observer); }
   std::string observe() const { return observer_ ? observer_() : std::string(); }
 
+  // `listener` is called once when the domain fails, in the thread that reports it, which may hold
+  // the baton: so it must neither block nor throw. If the domain has failed, it is called now.
+  void set_listener(std::function<void()> listener) {
+    {
+      const MutexLock lock(mutex_);
+      if (!failed()) {
+        listener_ = std::move(listener);
+        return;
+      }
+    }
+    listener();
+  }
+
   // Fails the domain with `reason`. Returns false if it had failed before.
   bool fail(Status reason) {
-    const MutexLock lock(mutex_);
-    if (failed()) {
-      return false;
+    std::function<void()> listener;
+    {
+      const MutexLock lock(mutex_);
+      if (failed()) {
+        return false;
+      }
+      failure_ = std::move(reason);
+      failed_.store(true, std::memory_order_release);
+      listener = std::exchange(listener_, nullptr);
     }
-    failure_ = std::move(reason);
-    failed_.store(true, std::memory_order_release);
+    if (listener) {
+      listener();
+    }
     return true;
   }
 
@@ -66,6 +86,7 @@ class FailureDomain {
   std::atomic<bool> lost_{false};
   mutable Mutex mutex_;  // the first of several threads that report a failure wins
   Status failure_;       // written once before failed_
+  std::function<void()> listener_ TUCC_GUARDED_BY(mutex_);
   std::vector<Loss> losses_ TUCC_GUARDED_BY(mutex_);
   Quiet quiet_;
 };

@@ -14,6 +14,7 @@ from torch_ucc._autoload import autoload
 if TYPE_CHECKING:
     from torch_ucc._group.describe import describe as describe
     from torch_ucc._group.monitored_barrier import monitored_barrier as monitored_barrier
+    from torch_ucc._register import use_as_default as use_as_default
     from torch_ucc.tracing.metrics import metrics as metrics
     from torch_ucc.tracing.metrics import stats as stats
     from torch_ucc.tracing.recorder import dump as dump
@@ -31,8 +32,19 @@ _HOMES = {
     "monitored_barrier": "torch_ucc._group.monitored_barrier",
     "stats": "torch_ucc.tracing.metrics",
     "trace": "torch_ucc.tracing.tracer",
+    "use_as_default": "torch_ucc._register",
 }
-__all__ = ["Options", "describe", "dump", "mark_step", "metrics", "monitored_barrier", "stats", "trace"]
+__all__ = [
+    "Options",
+    "describe",
+    "dump",
+    "mark_step",
+    "metrics",
+    "monitored_barrier",
+    "stats",
+    "trace",
+    "use_as_default",
+]
 
 autoload()
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import logging
+import os
 import sys
 import time
 import warnings
@@ -44,15 +46,34 @@ def register() -> None:
         return
     shadowed = is_ucc_available()
     for name in NAMES:
-        Backend.register_backend(name, _create, extended_api=True, devices=list(DEVICES))
-    _help_torch_find_us(Backend, "torch_ucc" if shadowed else "ucc")
+        Backend.register_backend(name, _create, extended_api=True, devices=list(DEVICES), **_type())
+    if not hasattr(torch.distributed.distributed_c10d, "_get_default_backend_type_for_backend_config"):
+        _help_torch_find_us(Backend, "torch_ucc" if shadowed else "ucc")
     _end_coalescing_after_exceptions()
+    if os.environ.get("TORCH_UCC_AS_DEFAULT", "").strip() == "1":
+        use_as_default()
     if shadowed:
         warnings.warn(
             'This torch has a "ucc" backend of its own and prefers it: "torch_ucc" names that of torch-ucc.',
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def use_as_default() -> None:
+    """From now on take this backend for CPU tensors where init_process_group() names none."""
+    from torch.distributed import Backend
+
+    register()
+    Backend.default_device_backend_map["cpu"] = NAMES[0] if _is_ours(Backend, NAMES[0]) else NAMES[1]
+
+
+def _type() -> dict[str, Any]:
+    """Has a group carry the type UCC instead of CUSTOM, where torch takes it: from 2.14 on."""
+    from torch.distributed import Backend, ProcessGroup
+
+    takes_it = "_backend_type" in inspect.signature(Backend.register_backend).parameters
+    return {"_backend_type": ProcessGroup.BackendType.UCC} if takes_it else {}
 
 
 def _is_ours(backend: type[Backend], name: str) -> bool:
@@ -63,10 +84,10 @@ def _is_ours(backend: type[Backend], name: str) -> bool:
 def _help_torch_find_us(backend: type[Backend], name: str) -> None:
     """Have "cpu:gloo,cuda:ucc" end with a default backend.
 
-    For a map without nccl, torch 2.13 takes the first plugin as the default if its key is among the map's
-    values. Keys are upper-case and values lower-case, so it never is, and the group is left undefined: its
-    name and its hooks fail. A lower-case key in first place makes the comparison what it was meant to be;
-    plugins are otherwise looked up by upper-case key only.
+    For a map without nccl, torch before 2.14 takes the first plugin as the default if its key is among the
+    map's values. Keys are upper-case and values lower-case, so it never is, and the group is left undefined:
+    its name and its hooks fail. A lower-case key in first place makes the comparison what it was meant to
+    be; plugins are otherwise looked up by upper-case key only.
     """
     plugins = dict(backend._plugins)
     backend._plugins.clear()
@@ -115,11 +136,8 @@ def _create(group: Any, options: Any) -> Any:
 
     `group` is torch's _DistributedBackendOptions, `options` the pg_options of the user or None.
     """
-    from torch_ucc._group import group_options, planning
     from torch_ucc._native import extension
-    from torch_ucc.topology.cores import usable_here
 
-    began = time.monotonic()
     compiled = extension.compiled()
     if options is not None and not isinstance(options, compiled.Options):
         raise TypeError(
@@ -128,43 +146,81 @@ def _create(group: Any, options: Any) -> Any:
     timeout = group.timeout
     if options is not None and options._timeout.total_seconds() >= 0:
         timeout = options._timeout
+    if getattr(group, "enable_reconfigure", False) or getattr(options, "enable_reconfigure", False):
+        return compiled.create_reconfigurable(
+            group.store,
+            group.group_rank,
+            group.group_size,
+            group.group_id,
+            timeout,
+            functools.partial(_member_of_these, options),
+        )
     # Empty means the default group.
     global_ranks = list(group.global_ranks_in_group) or list(range(group.group_size))
-    settings = _settings()
-    with told_by_profile():
-        own: group_options.Both = (
-            group_options.checked(compiled, options) if options is not None else ([], [])
-        )
-    settings.own_ucx, settings.own_ucc = own
-    place = compiled.find_place(
+    return _member(
+        options,
         store=group.store,
         rank=group.group_rank,
         timeout=timeout,
         group_id=group.group_id,
         world=_world_of(compiled, group),
         global_ranks=global_ranks,
-        settings=settings,
     )
+
+
+def _member_of_these(
+    options: Any, store: Any, rank: int, size: int, group_id: str, timeout: timedelta
+) -> Any:
+    """Called by a group that is reconfigured: its members are a world of their own."""
+    from torch_ucc._native import extension
+
+    return _member(
+        options,
+        store=store,
+        rank=rank,
+        timeout=timeout,
+        group_id=group_id,
+        world=extension.compiled().World(size),
+        global_ranks=list(range(size)),
+    )
+
+
+def _member(options: Any, **group: Any) -> Any:
+    """Creates this process's member of a group. `group` is what find_place() takes, without the settings."""
+    from torch_ucc._group import group_options, planning
+    from torch_ucc._native import extension
+    from torch_ucc.topology.cores import usable_here
+
+    began = time.monotonic()
+    compiled = extension.compiled()
+    rank, global_ranks = group["rank"], group["global_ranks"]
+    settings = _settings()
+    with told_by_profile():
+        own: group_options.Both = (
+            group_options.checked(compiled, options) if options is not None else ([], [])
+        )
+    settings.own_ucx, settings.own_ucc = own
+    place = compiled.find_place(**group, settings=settings)
     planned = None
     if not place.is_shared:
-        planned = planning.choose(place.exchange, group.group_rank, global_ranks)
+        planned = planning.choose(place.exchange, rank, global_ranks)
         told = group_options.told((planned.ucx, planned.ucc), own)
         settings.ucx, settings.ucc = told
         settings.cores = usable_here()
-        log.debug("group %r: UCX is told %s, UCC %s", group.group_id, *told)
+        log.debug("group %r: UCX is told %s, UCC %s", group["group_id"], *told)
     with told_by_profile():
         backend = compiled.create_backend(place, settings)
     if planned is not None:
         planning.keep(compiled, backend.context, planned)
     log.info(
         "group %r: rank %d of %d, timeout %s, made in %.1f ms",
-        group.group_id,
-        group.group_rank,
-        group.group_size,
-        timeout,
+        group["group_id"],
+        rank,
+        len(global_ranks),
+        group["timeout"],
         1e3 * (time.monotonic() - began),
     )
-    log.debug("group %r: global ranks %s", group.group_id, global_ranks)
+    log.debug("group %r: global ranks %s", group["group_id"], global_ranks)
     return backend
 
 

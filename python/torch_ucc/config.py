@@ -164,6 +164,13 @@ class Config:
         timedelta(seconds=5), duration, "How long a group that closes waits for its peers to close too."
     )
 
+    as_default: bool = _setting(
+        False,
+        _switch,
+        "Be the backend for CPU tensors where init_process_group() names none. `import torch` reads it.",
+        native=False,
+    )
+
     trace: str = _setting(
         "", str, "A directory where each rank writes a trace of its operations when it ends.", native=False
     )

@@ -127,6 +127,16 @@ def gather(part: Part) -> dist.Work:
     return calls.gather(outputs, mine, part.root, part.group, part.async_op)
 
 
+def gather_single(part: Part) -> dist.Work:
+    """Of torch 2.14 and later."""
+    numel = part.step.numel
+    output = torch.empty(0, dtype=part.step.dtype)
+    if part.rank == part.root:
+        output = torch.zeros(numel * part.size, dtype=part.step.dtype)
+        part.joined(output, [(rank, 0, numel) for rank in range(part.size)])
+    return calls.gather_single(output, part.mine(0, numel), part.root, part.group, part.async_op)
+
+
 def scatter(part: Part) -> dist.Work:
     sizes = part.sizes()
     inputs = [part.mine(rank, sizes[rank]) for rank in range(part.size)] if part.rank == part.root else []
@@ -226,6 +236,7 @@ TABLE: dict[str, Callable[[Part], dist.Work | None]] = {
         barrier,
         broadcast,
         gather,
+        gather_single,
         monitored_barrier,
         recv,
         recv_any_source,

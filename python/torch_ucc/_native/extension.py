@@ -66,9 +66,12 @@ def load_libraries() -> None:
 
 
 def backend_of(group: Any) -> Any:
-    """Ours of a process group; None if it has none."""
+    """Ours of a process group; None if it has none, or has no members before it is reconfigured."""
+    reconfigurable = getattr(compiled(), "Reconfigurable", None)  # none before torch 2.14
     for device in group._device_types:
         backend = group._get_backend(torch.device(device))
+        if reconfigurable is not None and isinstance(backend, reconfigurable):
+            return backend.current
         if isinstance(backend, compiled().UccBackend):
             return backend
     return None

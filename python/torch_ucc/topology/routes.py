@@ -28,7 +28,7 @@ _COLLECTIVES = (
 )
 _IN_LEVELS = ("all_reduce", "all_reduce_coalesced", "barrier", "broadcast", "reduce")
 _IN_EVEN_LEVELS = tuple(op for op in _COLLECTIVES if op not in _IN_LEVELS)
-_EXCHANGES = ("all_to_all", "all_to_all_single", "gather", "scatter")
+_EXCHANGES = ("all_to_all", "all_to_all_single", "gather", "gather_single", "scatter")
 _MESSAGES = ("recv", "recv_any_source", "send", "sparse_all_reduce")
 
 

@@ -24,6 +24,7 @@ _EVEN = frozenset(
         "all_reduce",
         "all_reduce_coalesced",
         "broadcast",
+        "gather_single",
         "reduce",
         "reduce_scatter",
         "reduce_scatter_tensor",

@@ -23,7 +23,7 @@ Arrivals = dict[tuple[int, int], tuple[int, int]]
 """By key of an entry: when the last rank that it needs called its operation, and which rank that is."""
 
 _FROM_ROOT = frozenset({"broadcast", "scatter"})
-_TO_ROOT = frozenset({"gather", "reduce"})
+_TO_ROOT = frozenset({"gather", "gather_single", "reduce"})
 
 
 @dataclass

@@ -173,6 +173,23 @@ TEST(EngineFailure, AFailureOfProgressEndsAllThatAreInFlight) {
   expect_failed(rig, StatusCode::transport, "the wire is cut");
 }
 
+TEST(EngineFailure, AFailureOfTheEngineIsOneOfEachGroupWithAnOperation) {
+  Rig rig;
+  rig.engine.stop_background();
+  FailureDomain busy("busy");
+  FailureDomain idle("idle");
+  int told = 0;
+  busy.set_listener([&] { ++told; });
+  idle.set_listener([&] { ++told; });
+  const auto op = rig.post({.name = "first", .polls = 1000, .domain = &busy});
+  rig.engine.fail(kCut);
+  ASSERT_TRUE(rig.wait(*op));
+  rig.engine.stop_background();
+  EXPECT_TRUE(busy.failed());
+  EXPECT_FALSE(idle.failed());
+  EXPECT_EQ(told, 1);
+}
+
 TEST(EngineFailure, TheFirstReasonStands) {
   Rig rig;
   rig.engine.fail(Status(StatusCode::closed, "aborted"));

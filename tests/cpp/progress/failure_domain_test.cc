@@ -38,5 +38,23 @@ TEST(FailureDomain, TellsWhatItsObserverSees) {
   EXPECT_EQ(domain.observe(), "rank 1 sleeps");
 }
 
+TEST(FailureDomain, TellsItsListenerOnce) {
+  FailureDomain domain("group");
+  int told = 0;
+  domain.set_listener([&] { ++told; });
+  EXPECT_EQ(told, 0);
+  domain.fail(Status(StatusCode::timeout, "first"));
+  domain.fail(Status(StatusCode::timeout, "second"));
+  EXPECT_EQ(told, 1);
+}
+
+TEST(FailureDomain, TellsAListenerThatComesLate) {
+  FailureDomain domain("group");
+  domain.fail(Status(StatusCode::timeout, "first"));
+  int told = 0;
+  domain.set_listener([&] { ++told; });
+  EXPECT_EQ(told, 1);
+}
+
 }  // namespace
 }  // namespace torch_ucc

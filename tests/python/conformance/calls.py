@@ -129,6 +129,14 @@ def gather(
     return _target(group, mine, *outputs).gather([outputs] if outputs else [], [mine], options)
 
 
+def gather_single(
+    output: torch.Tensor, mine: torch.Tensor, root: int, group: dist.ProcessGroup, async_op: bool = True
+) -> Started:
+    """Of torch 2.14 and later. `output` is used on the root only."""
+    options = _options(GatherOptions, async_op, rootRank=root)
+    return _target(group, mine, output).gather_single(output, mine, options)
+
+
 def scatter(
     output: torch.Tensor, inputs: Tensors, root: int, group: dist.ProcessGroup, async_op: bool = True
 ) -> Started:

@@ -13,6 +13,7 @@ import torch_ucc
 from calls import Tensors
 from reference import reduce_op
 from torch.distributed.distributed_c10d import _coalescing_manager, _CoalescingManager
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 Started = dist.Work | None
 
@@ -43,7 +44,7 @@ def reduce_scatter(
 def reduce_scatter_tensor(
     output: torch.Tensor, mine: torch.Tensor, op: str, group: dist.ProcessGroup, async_op: bool
 ) -> Started:
-    return dist.reduce_scatter_tensor(output, mine, reduce_op(op), group, async_op)
+    return reduce_scatter_single(output, mine, reduce_op(op), group, async_op)
 
 
 def reduce_scatter_tensor_coalesced(
@@ -51,7 +52,7 @@ def reduce_scatter_tensor_coalesced(
 ) -> _CoalescingManager | None:
     with _coalescing_manager(group, async_ops=async_op) as batch:
         for output, mine in zip(outputs, inputs, strict=True):
-            dist.reduce_scatter_tensor(output, mine, reduce_op(op), group)
+            reduce_scatter_single(output, mine, reduce_op(op), group)
     return batch if async_op else None
 
 
@@ -66,7 +67,7 @@ def all_gather(outputs: Tensors, mine: torch.Tensor, group: dist.ProcessGroup, a
 def all_gather_into(
     output: torch.Tensor, mine: torch.Tensor, group: dist.ProcessGroup, async_op: bool
 ) -> Started:
-    return dist.all_gather_into_tensor(output, mine, group, async_op)
+    return all_gather_single(output, mine, group, async_op)
 
 
 def all_gather_coalesced(
@@ -80,7 +81,7 @@ def all_gather_into_coalesced(
 ) -> _CoalescingManager | None:
     with _coalescing_manager(group, async_ops=async_op) as batch:
         for output, mine in zip(outputs, inputs, strict=True):
-            dist.all_gather_into_tensor(output, mine, group)
+            all_gather_single(output, mine, group)
     return batch if async_op else None
 
 
@@ -88,6 +89,13 @@ def gather(
     outputs: Tensors, mine: torch.Tensor, root: int, group: dist.ProcessGroup, async_op: bool
 ) -> Started:
     return dist.gather(mine, outputs or None, group=group, async_op=async_op, group_dst=root)
+
+
+def gather_single(
+    output: torch.Tensor, mine: torch.Tensor, root: int, group: dist.ProcessGroup, async_op: bool
+) -> Started:
+    given = output if group.rank() == root else None
+    return dist.gather_single(mine, given, group=group, async_op=async_op, group_dst=root)
 
 
 def scatter(

@@ -109,6 +109,19 @@ def _gather(p: Point, lengths: list[int]) -> Attempt:
     )
 
 
+def gather_single(p: Point) -> Attempt:
+    parts = [p.values(rank) for rank in p.ranks]
+    output = torch.empty(0, dtype=p.dtype)
+    if p.is_root:
+        output = p.there(torch.cat(_own_only(p, parts) if p.in_place else [p.blank(p.numel)] * p.size))
+    mine = p.part(output, p.rank) if p.in_place and p.is_root else p.input(parts[p.rank])
+    return Attempt(
+        lambda async_op: [p.calls.gather_single(output, mine, p.root, p.group, async_op)],
+        [holds("output", output, torch.cat(parts))] if p.is_root else [],
+        [holds("input", mine, parts[p.rank])],
+    )
+
+
 def scatter(p: Point) -> Attempt:
     return _scatter(p, [p.numel] * p.size)
 
@@ -231,6 +244,7 @@ MOVEMENT: dict[str, tuple[Case, ...]] = {
     "barrier": (Case(barrier, ONCE),),
     "broadcast": (Case(broadcast, EVERY, every_layout=True),),
     "gather": (Case(gather, EVERY), Case(gather_uneven, EVERY)),
+    **({"gather_single": (Case(gather_single, EVERY),)} if hasattr(dist, "gather_single") else {}),
     "monitored_barrier": (Case(monitored_barrier, ONCE),),
     "scatter": (Case(scatter, EVERY), Case(scatter_uneven, EVERY)),
 }

@@ -22,6 +22,7 @@ from calls import (
     all_to_all_single,
     broadcast,
     gather,
+    gather_single,
     recv,
     recv_any_source,
     reduce,
@@ -36,6 +37,7 @@ from calls import (
 from reductions import REDUCTIONS
 from reference import REFUSED_PAIRS, bits
 from torch_ucc.testing import run_ranks
+from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 
@@ -291,6 +293,16 @@ def cases() -> dict[str, Case]:
             "shared elements": value("share", lambda: recv_any_source(spread, group, 5)),
         },
     }
+    if hasattr(dist, "gather_single"):
+        doubles = torch.empty(8, dtype=torch.float64)
+        by_op["gather_single"] = {
+            "root too large": value("root 2", lambda: gather_single(torch.empty(8), four, 2, group)),
+            "another size": value("2 times the 4", lambda: gather_single(torch.empty(7), four, 0, group)),
+            "not contiguous": value(
+                "contiguous", lambda: gather_single(torch.empty(16)[::2], four, 0, group)
+            ),
+            "another dtype": dtype("float64[4]", lambda: gather_single(doubles, four, 0, group)),
+        }
     return {f"{op}: {what}": case for op, of_op in by_op.items() for what, case in of_op.items()}
 
 
@@ -338,8 +350,8 @@ def written_in_name_only() -> list[str]:
         "allreduce_coalesced_": lambda: dist.all_reduce_coalesced([plain, negated()]),
         "broadcast_": lambda: dist.broadcast(negated(), 1 - rank),
         "reduce_": lambda: dist.reduce(negated(), rank),
-        "_allgather_base_": lambda: dist.all_gather_into_tensor(negated(4 * size), plain),
-        "_reduce_scatter_base_": lambda: dist.reduce_scatter_tensor(negated(), torch.ones(4 * size)),
+        "_allgather_base_": lambda: all_gather_single(negated(4 * size), plain),
+        "_reduce_scatter_base_": lambda: reduce_scatter_single(negated(), torch.ones(4 * size)),
         "reduce_scatter_": lambda: dist.reduce_scatter(negated(), [plain] * size),
         "scatter_": lambda: dist.scatter(negated(), [plain] * size, rank),
         "alltoall_base_": lambda: dist.all_to_all_single(negated(4), torch.ones(4)),
@@ -357,7 +369,7 @@ def written_in_name_only() -> list[str]:
         ):
             wrong.append(f"{name}: {raised[1]}")
     gathered = torch.zeros(4 * size)
-    dist.all_gather_into_tensor(gathered, negated())  # only read
+    all_gather_single(gathered, negated())  # only read
     if gathered.unique().tolist() != [0.0]:
         wrong.append(f"a negated input was sent as {gathered.tolist()}")
     dist.broadcast(negated() if rank == 0 else plain, 0)  # the root only reads
@@ -377,7 +389,7 @@ def of_gloo_beside_ours() -> list[float]:
     view = torch.full((4,), 1 + 2j).conj().imag
     dist.all_reduce(view, group=other)
     gathered = torch.zeros(8)
-    dist.all_gather_into_tensor(gathered, view, group=other)
+    all_gather_single(gathered, view, group=other)
     return [*view.unique().tolist(), *gathered.unique().tolist()]
 
 

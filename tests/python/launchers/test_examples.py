@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from processes import run
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -27,6 +28,7 @@ SAYS = {
 }
 RUN_BY = {
     "all_reduce": "integration/test_readme.py",
+    "replace_members": "launchers/test_examples.py",
     "train_digits_ddp": "integration/test_demo.py",
     "under_mpirun": "launchers/test_mpirun.py",
     "what_does_ddp_call": "tracing/test_trace.py",
@@ -52,6 +54,14 @@ def test_example(example: str, tmp_path: Path) -> None:
     printed = [obey(command, tmp_path) for command in commands(EXAMPLES / f"{example}.py")]
     assert printed, "there is no command in the docstring"
     assert re.search(SAYS[example], printed[-1]), printed[-1]
+
+
+@pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="torch before 2.14 has no reconfigure")
+def test_members_are_replaced(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, EXAMPLES / "replace_members.py")
+    assert re.search("rank 1 of 2 from step [89] on", printed), printed
+    assert "worker 3: rank 2 of 3" in printed, printed
+    assert "to the bit, those of one undisturbed process" in printed, printed
 
 
 def test_every_example_is_run() -> None:

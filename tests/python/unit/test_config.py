@@ -121,7 +121,7 @@ def test_an_unknown_name_is_refused_with_a_suggestion(name: str, meant: str) -> 
 
 
 def test_an_unknown_name_that_is_like_no_other_is_refused_with_the_list() -> None:
-    with pytest.raises(ValueError, match="known are TORCH_UCC_BLOCKING_WAIT, ") as raised:
+    with pytest.raises(ValueError, match="known are TORCH_UCC_AS_DEFAULT, ") as raised:
         from_environment({"TORCH_UCC_QQQQ": "1"})
     for name in config.names():
         assert "TORCH_UCC_" + name.upper() in str(raised.value)

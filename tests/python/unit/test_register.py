@@ -24,6 +24,9 @@ from torch_ucc.testing import run_ranks
 from torch_ucc.topology import cores
 from torch_ucc.topology.algorithms import ONE_HOST
 
+TYPED = hasattr(dist, "gather_single")
+"""Whether this torch takes the type of a backend, as from 2.14 on: groups are called by it, not "custom"."""
+
 
 def in_fresh_process(program: str, *options: str) -> str:
     done = subprocess.run(
@@ -58,6 +61,36 @@ def test_both_groups_of_entry_points_name_the_hook() -> None:
     for group in ("torch.backends", "torch.distributed.backends"):
         (entry,) = importlib.metadata.entry_points(group=group, name="torch_ucc")
         assert entry.load() is _autoload.autoload
+
+
+ALONE = (
+    "import torch.distributed as dist\n"
+    "dist.init_process_group({}store=dist.HashStore(), rank=0, world_size=1)\n"
+)
+
+
+def test_the_entry_points_serve_where_torch_calls_no_hook_at_import() -> None:
+    """By the second name: for the first torch has an entry point of its own, and takes either."""
+    if not TYPED:
+        pytest.skip("torch before 2.14 reads no entry points of backends")
+    program = "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n" + ALONE.format("'torch_ucc', ")
+    assert in_fresh_process(program + "print(dist.get_backend(), dist.group.WORLD.name())") == "torch_ucc ucc"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "import os; os.environ['TORCH_UCC_AS_DEFAULT'] = '1'\n",
+        "import torch_ucc; torch_ucc.use_as_default()\n",
+        "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"
+        "import torch, torch_ucc; torch_ucc.use_as_default()\n",
+    ],
+)
+def test_it_can_be_what_a_group_without_a_name_takes(how: str) -> None:
+    shown = "import torch; print(type(dist.group.WORLD._get_backend(torch.device('cpu'))).__name__)\n"
+    hidden = "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
+    assert in_fresh_process(hidden + how + ALONE.format("") + shown) == "UccBackend"
+    assert in_fresh_process(hidden + ALONE.format("") + shown) == "ProcessGroupGloo"
 
 
 def test_the_hook_loads_three_small_modules_and_does_little() -> None:
@@ -147,7 +180,7 @@ def test_a_ucc_inside_torch_that_hides_ours_is_said_once(
     monkeypatch.setattr(dist, "is_ucc_available", lambda: True)
     with pytest.warns(RuntimeWarning, match='"torch_ucc" names that of torch-ucc'):
         _register.register()
-    assert next(iter(unregistered)) == "torch_ucc"
+    assert TYPED or next(iter(unregistered)) == "torch_ucc"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _register.register()
@@ -216,6 +249,12 @@ def init_alone(backend: str, **options: Any) -> None:
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **options)
 
 
+def default_name(backend: str) -> str:
+    if not TYPED:
+        return "custom"
+    return "gloo" if backend.endswith("cuda:gloo") else "ucc"  # that of the accelerator, if a map has one
+
+
 @pytest.mark.parametrize(
     "backend",
     ["ucc", "torch_ucc", "UCC", "cpu:ucc", "cpu:ucc,cuda:ucc", "cpu:gloo,cuda:ucc", "cpu:ucc,cuda:gloo"],
@@ -226,7 +265,7 @@ def test_a_group_of_each_device_map(backend: str, stand_in: StandIn) -> None:
         init_alone(backend)
         assert len(stand_in.calls) == 1  # one backend for all of its devices
         # The group has a default backend; torch 2.13 alone would leave that of a map undefined.
-        assert dist.group.WORLD.name() == "custom"
+        assert dist.group.WORLD.name() == default_name(backend)
         assert dist.group.WORLD._has_hooks() is False
         x = torch.ones(3)
         dist.all_reduce(x)
@@ -236,9 +275,9 @@ def test_a_group_of_each_device_map(backend: str, stand_in: StandIn) -> None:
 
 
 def test_a_map_of_the_second_name_works_without_a_default(stand_in: StandIn) -> None:
-    """Only one name can be in first place. A map of the other is left undefined; its collectives work."""
+    """Before torch 2.14 only one name can be in first place. A map of the other is undefined, and works."""
     init_alone("cpu:torch_ucc,cuda:torch_ucc")
-    assert dist.group.WORLD.name() == "undefined"
+    assert dist.group.WORLD.name() == ("ucc" if TYPED else "undefined")
     x = torch.ones(3)
     dist.all_reduce(x)
     assert len(stand_in.calls) == 1

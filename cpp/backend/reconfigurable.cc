@@ -1,0 +1,230 @@
+#include "backend/reconfigurable.h"
+
+#if TUCC_TORCH_HAS_RECONFIGURE
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <variant>
+
+#include "store/c10d_store.h"
+#include "work/ended_work.h"
+#include "work/errors.h"
+
+namespace torch_ucc {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kPrefix = "torch_ucc:";
+
+// Differs between all objects of all processes.
+std::string new_handle(const std::string& group) {
+  std::random_device random;
+  return kPrefix + std::to_string((static_cast<std::uint64_t>(random()) << 32U) | random()) + ":" + group;
+}
+
+std::string joined(const std::vector<std::string>& handles) {
+  std::string text;
+  for (const std::string& handle : handles) {
+    text += (text.empty() ? "" : ", ") + handle;
+  }
+  return text;
+}
+
+}  // namespace
+
+Reconfigurable::Reconfigurable(StorePtr store, int rank, int size, std::string name, milliseconds timeout, Make make)
+    : Backend(rank, size),
+      store_(std::move(store)),
+      name_(std::move(name)),
+      handle_(new_handle(name_)),
+      make_(std::move(make)),
+      timeout_(timeout) {
+  init();
+}
+
+Reconfigurable::Member Reconfigurable::current() const {
+  const MutexLock lock(mutex_);
+  return current_;
+}
+
+Reconfigurable::Member Reconfigurable::now() const {
+  const MutexLock lock(mutex_);
+  if (current_ == nullptr) {
+    throw_for_user(
+        Status(StatusCode::closed, describe() + (ended_    ? " was shut down"
+                                                 : failed_ ? " has no members, since its last reconfigure() failed: call "
+                                                             "reconfigure() again, with another uuid"
+                                                           : " has no members yet: call reconfigure() first")));
+  }
+  return current_;
+}
+
+std::vector<std::string> Reconfigurable::checked(const c10d::ReconfigureOptions& opts) const {
+  const auto refuse = [&](const std::string& why) {
+    throw StatusError(Status(StatusCode::invalid, "reconfigure of " + describe() + ": " + why));
+  };
+  std::vector<std::string> handles;
+  std::visit([&](const auto& given) { handles.assign(given.begin(), given.end()); }, opts.handles);
+  if (std::holds_alternative<std::unordered_set<std::string>>(opts.handles)) {
+    std::sort(handles.begin(), handles.end());
+  }
+  if (handles.empty()) {
+    refuse("there must be at least one handle, that of this process");
+  }
+  for (const std::string& handle : handles) {
+    if (handle.rfind(kPrefix, 0) != 0) {
+      refuse("'" + handle + "' is not a handle of a ucc group: pass on what get_reconfigure_handle() returns");
+    }
+    if (std::count(handles.begin(), handles.end(), handle) != 1) {
+      refuse("the handle '" + handle + "' is there twice: the members must differ");
+    }
+  }
+  if (std::find(handles.begin(), handles.end(), handle_) == handles.end()) {
+    refuse("the handle of this process, '" + handle_ + "', is not among those of the new members: " + joined(handles));
+  }
+  if (opts.timeout && opts.timeout->count() <= 0) {
+    refuse("the timeout must be above 0");
+  }
+  const MutexLock lock(mutex_);
+  if (ended_) {
+    throw StatusError(Status(StatusCode::closed, "reconfigure of " + describe() + ": it was shut down"));
+  }
+  if (used_.count(opts.uuid) != 0) {
+    // A RuntimeError, as with torch's own backends
+    throw StatusError(Status(StatusCode::closed, "reconfigure of " + describe() + ": the uuid " + std::to_string(opts.uuid) +
+                                                     " was already used here: give each set of members another"));
+  }
+  return handles;
+}
+
+void Reconfigurable::agree(KvStore& store, const std::vector<std::string>& handles, const std::string& place,
+                           Deadline deadline) const {
+  const std::string key = place + handles.front();
+  const std::string mine = joined(handles);
+  if (handles.front() == handle_) {
+    store.set(key, mine);
+    return;
+  }
+  const std::string said = get_by(store, key, deadline, "the first member, " + handles.front() + ", to reconfigure, too");
+  if (said != mine) {
+    throw StatusError(Status(StatusCode::invalid, "reconfigure of " + describe() + ": this process was told the members " + mine +
+                                                      ", but the first of them was told " + said));
+  }
+}
+
+Reconfigurable::WorkPtr Reconfigurable::reconfigure(const c10d::ReconfigureOptions& opts) {
+  const MutexLock one_at_a_time(reconfiguring_);
+  return for_user([&] {
+    const std::vector<std::string> handles = checked(opts);
+    Member old;
+    std::vector<std::string> old_handles;
+    Members members{nullptr, static_cast<int>(std::find(handles.begin(), handles.end(), handle_) - handles.begin()),
+                    static_cast<int>(handles.size()), name_ + "#" + std::to_string(opts.uuid), milliseconds(0)};
+    decltype(abort_hooks_) hooks;
+    milliseconds timeout{0};  // of the operations
+    {
+      const MutexLock lock(mutex_);
+      used_.insert(opts.uuid);
+      old = std::exchange(current_, nullptr);
+      old_handles = std::exchange(members_, {});
+      failed_ = true;
+      hooks = abort_hooks_;
+      timeout = timeout_;
+      members.timeout = opts.timeout.value_or(timeout_);
+    }
+    // Also on the way out: the old group has no members any more.
+    struct Closing {
+      ~Closing() {
+        if (group != nullptr) {
+          group->leave(waits);
+        }
+      }
+      Member group;
+      bool waits = false;
+    } closing{old};
+    if (old != nullptr) {
+      old->give_up("the group was reconfigured while it was in flight");
+    }
+    const Deadline deadline = Deadline::after(members.timeout);
+    const std::string place = "torch_ucc/reconfigure/" + std::to_string(opts.uuid) + "/";
+    C10dStore common(store_);
+    agree(common, handles, place, deadline);
+    members.store = c10::make_intrusive<c10d::PrefixStore>(place + "of " + handles.front() + "/", store_);
+    members.timeout = std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(deadline.left()));
+    Member made = make_(members);
+    made->setTimeout(timeout);
+    for (const auto& [id, hook] : hooks) {
+      made->registerAbortHook(id, [hook = hook] { (*hook)(); });
+    }
+    // All who stay close the old group now; with others, this would only wait for nothing.
+    closing.waits = std::all_of(old_handles.begin(), old_handles.end(), [&](const std::string& each) {
+      return std::find(handles.begin(), handles.end(), each) != handles.end();
+    });
+    const MutexLock lock(mutex_);
+    current_ = std::move(made);
+    members_ = handles;
+    failed_ = false;
+    rank_ = members.rank;
+    size_ = members.size;
+    return ended_work();
+  });
+}
+
+void Reconfigurable::setTimeout(milliseconds timeout) {
+  const MutexLock lock(mutex_);
+  timeout_ = timeout;
+  if (current_ != nullptr) {
+    current_->setTimeout(timeout);
+  }
+}
+
+void Reconfigurable::registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) {
+  const auto shared = std::make_shared<const c10d::AbortHook>(std::move(hook));
+  std::shared_ptr<const c10d::AbortHook> former;
+  const MutexLock lock(mutex_);
+  if (current_ != nullptr) {
+    current_->registerAbortHook(hook_id, [shared] { (*shared)(); });
+  }
+  former = std::exchange(abort_hooks_[hook_id], shared);
+}
+
+void Reconfigurable::unregisterAbortHook(std::int64_t hook_id) {
+  decltype(abort_hooks_)::node_type former;
+  const MutexLock lock(mutex_);
+  if (current_ != nullptr) {
+    current_->unregisterAbortHook(hook_id);
+  }
+  former = abort_hooks_.extract(hook_id);
+}
+
+c10d::ErrorType Reconfigurable::getError() {
+  const MutexLock lock(mutex_);
+  if (current_ != nullptr) {
+    return current_->getError();
+  }
+  return failed_ || ended_ ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+void Reconfigurable::shutdown() {
+  Member last;
+  {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+    last = std::exchange(current_, nullptr);
+  }
+  if (last != nullptr) {
+    last->shutdown();
+  }
+}
+
+void Reconfigurable::abort() {
+  if (const Member group = current()) {
+    group->abort();
+  }
+}
+
+}  // namespace torch_ucc
+
+#endif  // TUCC_TORCH_HAS_RECONFIGURE
