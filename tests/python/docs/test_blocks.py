@@ -38,6 +38,8 @@ NOT_RUN = {
     "docs/frameworks.md: ValueError: Your assigned backend ucc is": "an output",
     "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
     "docs/torch-files.md: ci/upstream ~/pytorch/test/distributed": "needs a checkout of PyTorch",
+    'docs/torch-2.14.md: dist.init_process_group("ucc", enable_re': "faults/test_reconfigure.py makes these calls",
+    "docs/torch-2.14.md: tensor = dist.group.WORLD._get_backend(t": "integration/test_windows.py does, on torch 2.14",
     "docs/tuning.md: format = 1": "a part of a profile",
     "docs/tuning.md: this group cannot be created: TORCH_UCC_": "an output",
     "docs/launchers.md: sbatch --nodes=2 --ntasks-per-node=4 exa": "no SLURM; test_cluster.py runs the file",
