@@ -115,6 +115,9 @@ class UccBackend final : public c10d::Backend {
   void registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) override { abort_hooks_->add(hook_id, std::move(hook)); }
   void unregisterAbortHook(std::int64_t hook_id) override { abort_hooks_->remove(hook_id); }
 #endif
+#if TUCC_TORCH_ASKS_BACKENDS
+  bool supportsAbortHooks() const override { return true; }
+#endif
   void setSequenceNumberForGroup() override {}  // every rank counts from the same start
   std::uint64_t getSequenceNumberForGroup() override { return seq_.load(); }
   c10d::ErrorType getError() override;

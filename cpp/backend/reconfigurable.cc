@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "backend/shared_tensors.h"
 #include "store/c10d_store.h"
 #include "work/ended_work.h"
 #include "work/errors.h"
@@ -170,6 +171,10 @@ Reconfigurable::WorkPtr Reconfigurable::reconfigure(const c10d::ReconfigureOptio
     size_ = members.size;
     return ended_work();
   });
+}
+
+at::Tensor Reconfigurable::allocateTensor(long size, at::TensorOptions options) {  // NOLINT(google-runtime-int): c10d's signature
+  return for_user([&] { return shared_tensors::allocate(size, options); });
 }
 
 void Reconfigurable::setTimeout(milliseconds timeout) {

@@ -132,7 +132,7 @@ class Reconfigurable final : public c10d::Backend {
     return now()->new_window(tensor);
   }
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
-  at::Tensor allocateTensor(long size, at::TensorOptions options) override { return now()->allocateTensor(size, options); }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;  // NOLINT(google-runtime-int): c10d's signature
 
   const std::string getBackendName() const override { return "ucc"; }  // NOLINT(readability-const-return-type): c10d's signature
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return now()->getBackendOptions(); }
@@ -141,6 +141,10 @@ class Reconfigurable final : public c10d::Backend {
   void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override { now()->addEphemeralTimeout(timeout); }
   void registerAbortHook(std::int64_t hook_id, c10d::AbortHook hook) override;
   void unregisterAbortHook(std::int64_t hook_id) override;
+#if TUCC_TORCH_ASKS_BACKENDS
+  bool supportsAbortHooks() const override { return true; }
+  bool isInitialized() override { return current() != nullptr; }
+#endif
   void setSequenceNumberForGroup() override {}  // every rank counts from the same start
   std::uint64_t getSequenceNumberForGroup() override { return now()->getSequenceNumberForGroup(); }
   // COMM_ERROR after a reconfigure() that failed.

@@ -32,6 +32,8 @@
 
 // Whether c10d::Backend has gather_single(), reconfigure(), windows and abort hooks.
 #define TUCC_TORCH_HAS_RECONFIGURE (TUCC_TORCH_RELEASE >= 214)
+// Whether torch asks a backend if it has abort hooks, and if it is initialised.
+#define TUCC_TORCH_ASKS_BACKENDS (TUCC_TORCH_RELEASE >= 215)
 
 namespace torch_ucc {
 

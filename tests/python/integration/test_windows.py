@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch_ucc.testing import RankError, run_ranks
 
 pytestmark = [
@@ -235,6 +237,27 @@ def allocated() -> None:
     assert third.data_ptr() == address
     dist.destroy_process_group()
     assert float(second.fill_(1).sum()) == 1000
+
+
+def sharded() -> tuple[float, float]:
+    """The gradients of a step of FSDP2 whose buffers come from the group, and of one whose buffers do not."""
+    sums = []
+    for own in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+        for layer in (model[0], model[2], model):
+            fully_shard(layer)
+        if own:
+            for layer in (model[0], model[2], model):
+                layer.set_allocate_memory_from_process_group_for_comm(True)
+        model(torch.ones(4, 64)).square().sum().backward()
+        sums.append(sum(float(each.grad.to_local().sum()) for each in model.parameters()))
+    return sums[0], sums[1]
+
+
+def test_fsdp_takes_its_buffers_from_the_group() -> None:
+    for plain, own in run_ranks(sharded, 2):
+        assert plain == own != 0
 
 
 def test_tensors_in_memory_that_others_can_map() -> None:
