@@ -1,7 +1,8 @@
-# For that of Python and each of TORCH_UCC_MORE_TORCHES: torch_ucc_torch_<release>, and torch_ucc_torch_python_<release> for what Python loads,
-# straight from that torch's headers and libraries: its own CMake package asks for a CUDA toolkit when torch was built with
-# CUDA, and nothing here needs one. pybind11 comes with these headers, so that the extension shares torch's registered types.
-# Also: TORCH_RELEASES, such as 2.13.0, and torch_ucc::torch for what needs any one of them.
+# For the torch of Python and each torch in TORCH_UCC_MORE_TORCHES, this file makes two libraries: torch_ucc_torch_<release>, and
+# torch_ucc_torch_python_<release> for what Python loads. They name the headers and libraries of that torch directly, because
+# torch's own CMake package asks for a CUDA toolkit if torch was built with CUDA. pybind11 comes with these headers, so that the
+# extension shares torch's registered types. The file also sets TORCH_RELEASES, a list such as 2.13.0;2.14.1, and makes
+# torch_ucc::torch for targets that need any one of these torches.
 
 set(TORCH_UCC_MORE_TORCHES "" CACHE STRING "Folders named torch, of other minor releases, to build for as well")
 

@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import signal
+import time
 from datetime import timedelta
 
 import torch
@@ -141,7 +142,7 @@ def main() -> None:
     assert workers[2].exitcode == -signal.SIGKILL
     announce(0, 1)
     while int(store.get("step")) < JOINS_AT:
-        pass
+        time.sleep(0.05)
     workers[2] = start(3, announce(0, 1, 3))
 
     alone = Training()

@@ -47,7 +47,8 @@ UccBackend::UccBackend(const Place& place, const Settings& settings)
   init();
   membership_.team->domain().set_listener([hooks = abort_hooks_, home = std::weak_ptr<WorkHome>(home_)] {
     if (const std::shared_ptr<WorkHome> alive = home.lock(); alive != nullptr && !hooks->empty()) {
-      alive->delivery.run([hooks] { hooks->run(); });
+      std::function<void()> job = [hooks] { hooks->run(); };
+      alive->delivery.queue(job);  // this thread may hold the baton
     }
   });
 }
@@ -122,8 +123,7 @@ c10::intrusive_ptr<c10d::Window> UccBackend::new_window(const std::optional<at::
   refuse_forked_child("new_window of group '" + info_->name + "'");
   std::vector<int> everybody(static_cast<std::size_t>(size_));
   std::iota(everybody.begin(), everybody.end(), 0);
-  const std::string name = info_->name + ":window " + std::to_string(windows_made_.fetch_add(1) + 1);
-  auto group = c10::dynamic_intrusive_pointer_cast<UccBackend>(part(spec_.store, name, everybody, nullptr));
+  auto group = c10::dynamic_intrusive_pointer_cast<UccBackend>(part(spec_.store, info_->name + ":window", everybody, nullptr));
   {
     const MutexLock lock(windows_mutex_);
     std::erase_if(windows_, [](const auto& each) { return each.expired(); });
@@ -138,6 +138,7 @@ c10::intrusive_ptr<c10d::Window> UccBackend::new_window(const std::optional<at::
 #endif
 
 at::Tensor UccBackend::allocateTensor(long size, at::TensorOptions options) {  // NOLINT(google-runtime-int): c10d's signature
+  refuse_forked_child("allocate_tensor of group '" + info_->name + "'");
   return for_user([&] { return shared_tensors::allocate(size, options); });
 }
 
@@ -151,7 +152,7 @@ c10::intrusive_ptr<c10d::Backend::Options> UccBackend::getBackendOptions() {
 c10d::ErrorType UccBackend::getError() {
   const Status* const failure = this->failure();
   if (failure == nullptr) {
-    return c10d::ErrorType::SUCCESS;
+    return aborted_.load(std::memory_order_acquire) ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
   }
   switch (failure->code()) {
     case StatusCode::timeout:
@@ -186,6 +187,7 @@ void UccBackend::abort() {
   trace::request_dump("abort");  // of what is in flight
   trace::flush_dump();
   abort_hooks_->run();
+  aborted_.store(true, std::memory_order_release);
   close(milliseconds(0));
 }
 
@@ -207,7 +209,7 @@ void UccBackend::close(milliseconds drain) {
     }
     for (const auto& each : windows) {
       if (const auto group = each.lock()) {
-        group->close(milliseconds(0));
+        group->close(drain);
       }
     }
     context_->leave(membership_, info_->name, drain);

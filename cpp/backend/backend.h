@@ -68,6 +68,9 @@ class UccBackend final : public c10d::Backend {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  // Likewise, with a timeout of their own; if it is not above 0, that of the group.
+  WorkPtr send(Tensors& tensors, int destination, int tag, std::chrono::milliseconds timeout);
+  WorkPtr recv(Tensors& tensors, int source, int tag, std::chrono::milliseconds timeout);
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   // Blocks until all ranks have called it, and throws if they do not within the timeout. Uses only
@@ -143,6 +146,8 @@ class UccBackend final : public c10d::Backend {
   void leave(bool all_leave);
 
   const std::string& name() const { return info_->name; }
+  // Throws if the group cannot be used: in a forked child, after its end, and after a failure.
+  void require_usable(const std::string& what) const;
   const std::shared_ptr<CommContext>& context() const { return context_; }
   // Indexed by operation::index_of().
   const std::array<trace::CountersByRoute, WorkHome::kOperations>& counters() const { return home_->counters; }
@@ -214,7 +219,7 @@ class UccBackend final : public c10d::Backend {
   trace::Counters& counters_of(const Operation& op, trace::Route route);
   void tell_hook_of(Op& op, const UccWork::Parts& parts);
   UccWork::Parts parts_of(const Operation& op, trace::Route route);
-  WorkPtr receive(const Call& call, Tensors& tensors);
+  WorkPtr receive(const Call& call, Tensors& tensors, std::chrono::milliseconds timeout);
   // Adds the operation to the coalescing that this thread has open, or submits it to the engine.
   WorkPtr dispatch(Outgoing&& outgoing);
   WorkPtr submit(Outgoing&& outgoing);
@@ -243,8 +248,8 @@ class UccBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> seq_{0};
   std::atomic<std::uint64_t> message_seq_{0};
   std::atomic<std::uint64_t> monitored_barriers_{0};
-  std::atomic<std::uint64_t> windows_made_{0};
   std::atomic<bool> closed_{false};
+  std::atomic<bool> aborted_{false};
   Mutex windows_mutex_;
   std::vector<c10::weak_intrusive_ptr<UccBackend>> windows_ TUCC_GUARDED_BY(windows_mutex_);  // their groups
 };

@@ -381,8 +381,7 @@ std::optional<hosts::Levels> CommContext::divide(const GroupSpec& group, std::ui
 }
 
 void CommContext::give_up(const Membership& group, const std::string& why) {
-  constexpr std::chrono::milliseconds kMoment{20};  // to see what is in flight
-  if (!engine_.drain(group.team->domain(), Deadline::after(kMoment))) {
+  if (!engine_.drain(group.team->domain(), Deadline::after(std::chrono::milliseconds(0)))) {
     fail(group, why);
   }
 }

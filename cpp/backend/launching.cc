@@ -43,14 +43,21 @@ void begin_on_host(Prepared& prepared) {
 Call UccBackend::call(const Operation& op, int peer, int tag) const {
   const std::atomic<std::uint64_t>& seq = operation::is_message(op) ? message_seq_ : seq_;
   Call call{&op, seq.load(std::memory_order_relaxed) + 1, info_, peer, tag};
-  refuse_forked_child(call.describe());
-  if (closed_.load(std::memory_order_acquire)) {
-    throw_for_user(Status(StatusCode::closed, call.describe() + ": the group was shut down"));
-  }
-  if (const Status* const failure = this->failure()) {
-    throw_for_user(Status(failure->code(), call.describe() + ": the group had failed before: " + failure->message()));
+  // Without a text for each call, since most go well
+  if (in_forked_child() || closed_.load(std::memory_order_acquire) || failure() != nullptr) {
+    require_usable(call.describe());
   }
   return call;
+}
+
+void UccBackend::require_usable(const std::string& what) const {
+  refuse_forked_child(what);
+  if (closed_.load(std::memory_order_acquire)) {
+    throw_for_user(Status(StatusCode::closed, what + ": the group was shut down"));
+  }
+  if (const Status* const failure = this->failure()) {
+    throw_for_user(Status(failure->code(), what + ": the group had failed before: " + failure->message()));
+  }
 }
 
 const Status* UccBackend::failure() const { return context_->engine().failure_for(membership_.team->domain()); }

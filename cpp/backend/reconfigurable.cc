@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "backend/shared_tensors.h"
+#include "base/forked.h"
 #include "store/c10d_store.h"
 #include "work/ended_work.h"
 #include "work/errors.h"
@@ -52,14 +53,18 @@ Reconfigurable::Member Reconfigurable::current() const {
 
 Reconfigurable::Member Reconfigurable::now() const {
   const MutexLock lock(mutex_);
-  if (current_ == nullptr) {
-    throw_for_user(
-        Status(StatusCode::closed, describe() + (ended_    ? " was shut down"
-                                                 : failed_ ? " has no members, since its last reconfigure() failed: call "
-                                                             "reconfigure() again, with another uuid"
-                                                           : " has no members yet: call reconfigure() first")));
+  if (current_ != nullptr) {
+    return current_;
   }
-  return current_;
+  const char* why = " has no members yet: call reconfigure() first";
+  if (ended_) {
+    why = " was shut down";
+  } else if (running_) {
+    why = " is being reconfigured by another thread";
+  } else if (failed_) {
+    why = " has no members, since its last reconfigure() failed: call reconfigure() again, with another uuid";
+  }
+  throw_for_user(Status(StatusCode::closed, describe() + why));
 }
 
 std::vector<std::string> Reconfigurable::checked(const c10d::ReconfigureOptions& opts) const {
@@ -110,43 +115,50 @@ void Reconfigurable::agree(KvStore& store, const std::vector<std::string>& handl
   }
   const std::string said = get_by(store, key, deadline, "the first member, " + handles.front() + ", to reconfigure, too");
   if (said != mine) {
-    throw StatusError(Status(StatusCode::invalid, "reconfigure of " + describe() + ": this process was told the members " + mine +
-                                                      ", but the first of them was told " + said));
+    throw StatusError(Status(StatusCode::closed, "reconfigure of " + describe() + ": this process was given the members " + mine +
+                                                     ", but the first of them was given " + said));
   }
 }
 
 Reconfigurable::WorkPtr Reconfigurable::reconfigure(const c10d::ReconfigureOptions& opts) {
+  if (in_forked_child()) {
+    throw_for_user(Status(StatusCode::closed, "reconfigure of " + describe() +
+                                                  ": this process was forked from the one that has the group, and has none"));
+  }
   const MutexLock one_at_a_time(reconfiguring_);
   return for_user([&] {
     const std::vector<std::string> handles = checked(opts);
-    Member old;
-    std::vector<std::string> old_handles;
     Members members{nullptr, static_cast<int>(std::find(handles.begin(), handles.end(), handle_) - handles.begin()),
                     static_cast<int>(handles.size()), name_ + "#" + std::to_string(opts.uuid), milliseconds(0)};
-    decltype(abort_hooks_) hooks;
-    milliseconds timeout{0};  // of the operations
-    {
-      const MutexLock lock(mutex_);
-      used_.insert(opts.uuid);
-      old = std::exchange(current_, nullptr);
-      old_handles = std::exchange(members_, {});
-      failed_ = true;
-      hooks = abort_hooks_;
-      timeout = timeout_;
-      members.timeout = opts.timeout.value_or(timeout_);
-    }
-    // Also on the way out: the old group has no members any more.
-    struct Closing {
-      ~Closing() {
+    // Closes the former group, and what was made in vain, on every way out.
+    struct Leaving {
+      ~Leaving() {
         if (group != nullptr) {
           group->leave(waits);
         }
       }
       Member group;
       bool waits = false;
-    } closing{old};
-    if (old != nullptr) {
-      old->give_up("the group was reconfigured while it was in flight");
+    } former, made;
+    struct Running {
+      ~Running() {
+        const MutexLock lock(owner.mutex_);
+        owner.running_ = false;
+      }
+      Reconfigurable& owner;
+    } running{*this};
+    std::vector<std::string> former_handles;
+    {
+      const MutexLock lock(mutex_);
+      used_.insert(opts.uuid);
+      running_ = true;
+      failed_ = true;
+      former.group = std::exchange(current_, nullptr);
+      former_handles = std::exchange(members_, {});
+      members.timeout = opts.timeout.value_or(timeout_);
+    }
+    if (former.group != nullptr) {
+      former.group->give_up("the group was reconfigured while it was in flight");
     }
     const Deadline deadline = Deadline::after(members.timeout);
     const std::string place = "torch_ucc/reconfigure/" + std::to_string(opts.uuid) + "/";
@@ -154,17 +166,21 @@ Reconfigurable::WorkPtr Reconfigurable::reconfigure(const c10d::ReconfigureOptio
     agree(common, handles, place, deadline);
     members.store = c10::make_intrusive<c10d::PrefixStore>(place + "of " + handles.front() + "/", store_);
     members.timeout = std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(deadline.left()));
-    Member made = make_(members);
-    made->setTimeout(timeout);
-    for (const auto& [id, hook] : hooks) {
-      made->registerAbortHook(id, [hook = hook] { (*hook)(); });
-    }
-    // All who stay close the old group now; with others, this would only wait for nothing.
-    closing.waits = std::all_of(old_handles.begin(), old_handles.end(), [&](const std::string& each) {
+    made.group = make_(members);
+    // If all former members stay, all of them close the former group now. Otherwise this rank would
+    // wait for ranks that do not close it.
+    former.waits = std::all_of(former_handles.begin(), former_handles.end(), [&](const std::string& each) {
       return std::find(handles.begin(), handles.end(), each) != handles.end();
     });
     const MutexLock lock(mutex_);
-    current_ = std::move(made);
+    if (ended_) {
+      throw StatusError(Status(StatusCode::closed, "reconfigure of " + describe() + ": it was shut down meanwhile"));
+    }
+    made.group->setTimeout(timeout_);
+    for (const auto& [id, hook] : abort_hooks_) {
+      made.group->registerAbortHook(id, [hook = hook] { (*hook)(); });
+    }
+    current_ = std::move(made.group);
     members_ = handles;
     failed_ = false;
     rank_ = members.rank;
@@ -174,6 +190,9 @@ Reconfigurable::WorkPtr Reconfigurable::reconfigure(const c10d::ReconfigureOptio
 }
 
 at::Tensor Reconfigurable::allocateTensor(long size, at::TensorOptions options) {  // NOLINT(google-runtime-int): c10d's signature
+  if (in_forked_child()) {
+    throw_for_user(Status(StatusCode::closed, "allocate_tensor of " + describe() + ": not in a forked child"));
+  }
   return for_user([&] { return shared_tensors::allocate(size, options); });
 }
 

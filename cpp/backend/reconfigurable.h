@@ -50,9 +50,10 @@ class Reconfigurable final : public c10d::Backend {
   bool supportsReconfigure() const override { return true; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
   // Gives up the operations in flight, leaves the present members and joins the new ones. Blocks
-  // until all of these have joined; the Work that it returns has ended. If it throws because of its
-  // arguments, the group is as before. If it throws because a member did not join, the group has no
-  // members.
+  // until all new members have joined; the Work that it returns has ended. If an argument is
+  // refused (ValueError, or a uuid that was used before), the group is as before. After any other
+  // error the group has no members. Neither abort() nor shutdown() ends a call that waits for
+  // members; its timeout does.
   WorkPtr reconfigure(const c10d::ReconfigureOptions& opts) override;
 
   // The group of the present members; null if there is none.
@@ -182,7 +183,8 @@ class Reconfigurable final : public c10d::Backend {
   // By id. Shared, since a copy or the end of a function of Python would take the GIL under the mutex
   std::map<std::int64_t, std::shared_ptr<const c10d::AbortHook>> abort_hooks_ TUCC_GUARDED_BY(mutex_);
   std::chrono::milliseconds timeout_ TUCC_GUARDED_BY(mutex_);
-  bool failed_ TUCC_GUARDED_BY(mutex_) = false;  // the last reconfigure()
+  bool running_ TUCC_GUARDED_BY(mutex_) = false;  // a reconfigure()
+  bool failed_ TUCC_GUARDED_BY(mutex_) = false;   // the last reconfigure()
   bool ended_ TUCC_GUARDED_BY(mutex_) = false;
 };
 

@@ -1,9 +1,13 @@
 #include "backend/shared_tensors.h"
 
+#include <algorithm>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/forked.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
 
@@ -12,19 +16,13 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
+using SegmentPtr = std::shared_ptr<const Segment>;
+
 // The segments of this process. Never destroyed, because tensors may end after it would be.
 class Segments {
  public:
-  std::shared_ptr<const Segment> take(std::size_t bytes) {
-    std::shared_ptr<const Segment> segment;
-    {
-      const MutexLock lock(mutex_);
-      if (const auto it = free_.find(bytes); it != free_.end()) {
-        segment = std::move(it->second);
-        free_.erase(it);
-        kept_ -= bytes;
-      }
-    }
+  SegmentPtr take(std::size_t bytes) {
+    SegmentPtr segment = take_kept(bytes);
     if (segment == nullptr) {
       segment = std::make_shared<const Segment>(bytes);
     }
@@ -34,19 +32,28 @@ class Segments {
   }
 
   void give_back(const void* data) {
-    std::shared_ptr<const Segment> dropped;  // its memory is unmapped without the lock
+    if (in_forked_child()) {
+      return;  // the memory is that of the parent, whose other threads may have held the mutex
+    }
+    std::vector<SegmentPtr> dropped;  // their memory is unmapped without the lock
     const MutexLock lock(mutex_);
     const auto it = used_.find(static_cast<const char*>(data));
-    dropped = std::move(it->second);
+    SegmentPtr segment = std::move(it->second);
     used_.erase(it);
-    if (kept_ + dropped->bytes <= kKept) {
-      kept_ += dropped->bytes;
-      const std::size_t bytes = dropped->bytes;
-      free_.emplace(bytes, std::move(dropped));
+    if (segment->was_shown.load(std::memory_order_acquire) || segment->bytes > kKeptBytes) {
+      dropped.push_back(std::move(segment));
+      return;
+    }
+    kept_bytes_ += segment->bytes;
+    kept_.push_back(std::move(segment));
+    while (kept_.size() > kKeptSegments || kept_bytes_ > kKeptBytes) {
+      kept_bytes_ -= kept_.front()->bytes;
+      dropped.push_back(std::move(kept_.front()));
+      kept_.pop_front();
     }
   }
 
-  std::shared_ptr<const Segment> at(const void* address) {
+  SegmentPtr at(const void* address) {
     const MutexLock lock(mutex_);
     auto it = used_.upper_bound(static_cast<const char*>(address));
     if (it == used_.begin()) {
@@ -57,10 +64,22 @@ class Segments {
   }
 
  private:
+  SegmentPtr take_kept(std::size_t bytes) {
+    const MutexLock lock(mutex_);
+    const auto it = std::find_if(kept_.begin(), kept_.end(), [&](const SegmentPtr& each) { return each->bytes == bytes; });
+    if (it == kept_.end()) {
+      return nullptr;
+    }
+    SegmentPtr segment = std::move(*it);
+    kept_.erase(it);
+    kept_bytes_ -= bytes;
+    return segment;
+  }
+
   Mutex mutex_;
-  std::map<const char*, std::shared_ptr<const Segment>> used_ TUCC_GUARDED_BY(mutex_);
-  std::multimap<std::size_t, std::shared_ptr<const Segment>> free_ TUCC_GUARDED_BY(mutex_);
-  std::size_t kept_ TUCC_GUARDED_BY(mutex_) = 0;
+  std::map<const char*, SegmentPtr> used_ TUCC_GUARDED_BY(mutex_);
+  std::deque<SegmentPtr> kept_ TUCC_GUARDED_BY(mutex_);  // the oldest first
+  std::size_t kept_bytes_ TUCC_GUARDED_BY(mutex_) = 0;
 };
 
 Segments& segments() {
@@ -75,15 +94,16 @@ at::Tensor allocate(std::int64_t size, const at::TensorOptions& options) {
     throw StatusError(Status(StatusCode::unsupported,
                              "allocate_tensor of a ucc group makes tensors on the CPU, not on " + options.device().str()));
   }
-  if (size < 0) {
-    throw StatusError(Status(StatusCode::invalid, "allocate_tensor: the size is " + std::to_string(size)));
+  std::size_t bytes = 0;
+  if (size < 0 || __builtin_mul_overflow(static_cast<std::size_t>(size), options.dtype().itemsize(), &bytes) ||
+      bytes > SIZE_MAX / 2) {
+    throw StatusError(
+        Status(StatusCode::invalid, "allocate_tensor: there is no tensor of " + std::to_string(size) + " elements"));
   }
-  const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
   const std::size_t whole = (kOffset + bytes + kPage - 1) / kPage * kPage;
-  const std::shared_ptr<const Segment> segment = segments().take(whole);
-  void* const data = segment->memory.data();
+  const std::shared_ptr<void> data(segments().take(whole)->memory.data(), [](void* freed) { segments().give_back(freed); });
   return at::from_blob(
-      static_cast<char*>(data) + kOffset, {size}, [data](void*) { segments().give_back(data); }, options);
+      static_cast<char*>(data.get()) + kOffset, {size}, [data](void*) {}, options);
 }
 
 std::shared_ptr<const Segment> segment_of(const at::Tensor& tensor) { return segments().at(tensor.storage().data()); }

@@ -2,11 +2,15 @@
 
 #if TUCC_TORCH_HAS_RECONFIGURE
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "work/ended_work.h"
 #include "work/errors.h"
 
@@ -18,7 +22,7 @@ using std::chrono::milliseconds;
 constexpr int kNotices = 0;  // the tag of notices; that of data is 1 and more
 constexpr std::uint64_t kTags = 1U << 30U;
 
-// What a rank tells the others of its tensor.
+// What a rank shows the others of its tensor. Another process wrote it: nothing in it is trusted.
 struct Told {
   static constexpr std::size_t kMaxDims = 16;
   std::int64_t dtype = 0;
@@ -29,8 +33,25 @@ struct Told {
   std::array<char, 104> address{};
 };
 
-at::Tensor bytes_at(void* data, std::size_t bytes) {
-  return at::from_blob(data, {static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte));
+at::Tensor bytes(std::size_t size) { return at::empty({static_cast<std::int64_t>(size)}, at::kByte); }
+
+// The bytes of a tensor; nothing if the numbers are not those of a tensor.
+std::optional<std::size_t> bytes_of(const Told& told) {
+  if (told.dtype < 0 || told.dtype >= static_cast<std::int64_t>(at::ScalarType::NumOptions) || told.dims < 0 ||
+      told.dims > static_cast<std::int64_t>(Told::kMaxDims) ||
+      told.dtype == static_cast<std::int64_t>(at::ScalarType::Undefined)) {
+    return std::nullopt;
+  }
+  std::size_t whole = c10::elementSize(static_cast<at::ScalarType>(told.dtype));
+  bool has_none = false;
+  for (std::int64_t i = 0; i < told.dims; ++i) {
+    const std::int64_t size = told.sizes[static_cast<std::size_t>(i)];
+    has_none = has_none || size == 0;
+    if (size < 0 || __builtin_mul_overflow(whole, static_cast<std::size_t>(std::max<std::int64_t>(size, 1)), &whole)) {
+      return std::nullopt;
+    }
+  }
+  return has_none ? 0 : whole;
 }
 
 }  // namespace
@@ -43,35 +64,66 @@ class UccWindow::Arrival final : public c10d::Work {
         window_(std::move(window)),
         rank_(rank),
         timeout_(timeout),
-        notice_(at::empty({sizeof(Notice)}, at::kByte)),
+        notice_(bytes(sizeof(Notice))),
         pending_(post(notice_, kNotices)) {}
 
   bool isCompleted() override {
-    const MutexLock lock(mutex_);
-    while (pending_ != nullptr && pending_->isCompleted()) {
-      go_on();
+    for (;;) {
+      WorkPtr ended;
+      {
+        const MutexLock lock(mutex_);
+        if (is_over_) {
+          return true;
+        }
+        if (pending_ == nullptr || !pending_->isCompleted()) {
+          return false;
+        }
+        ended = std::exchange(pending_, nullptr);
+      }
+      go_on(ended);
     }
-    return pending_ == nullptr;
   }
   bool isSuccess() const override {
     const MutexLock lock(mutex_);
-    return pending_ == nullptr;
+    return is_over_ && error_ == nullptr;
+  }
+  std::exception_ptr exception() const override {
+    const MutexLock lock(mutex_);
+    return error_;
   }
   bool wait(milliseconds timeout) override {
     for (;;) {
       WorkPtr next;
       {
         const MutexLock lock(mutex_);
+        if (is_over_) {
+          if (error_ != nullptr) {
+            std::rethrow_exception(error_);
+          }
+          return true;
+        }
         next = pending_;
       }
       if (next == nullptr) {
-        return true;
+        ::sched_yield();  // another thread posts what follows
+        continue;
       }
-      next->wait(timeout);
-      const MutexLock lock(mutex_);
-      if (pending_ == next) {
-        go_on();
+      try {
+        next->wait(timeout);
+      } catch (const std::exception& error) {
+        const IsInterrupt asks = is_interrupt.load(std::memory_order_acquire);
+        if (!next->isCompleted() || (asks != nullptr && asks(error))) {
+          throw;  // only this wait has ended
+        }
       }
+      {
+        const MutexLock lock(mutex_);
+        if (pending_ != next) {
+          continue;
+        }
+        pending_ = nullptr;
+      }
+      go_on(next);
     }
   }
   void synchronize() override { wait(kNoTimeout); }
@@ -79,35 +131,57 @@ class UccWindow::Arrival final : public c10d::Work {
   int sourceRank() const override { return rank_; }
 
  private:
-  WorkPtr post(const at::Tensor& into, int tag) const {
-    std::vector<at::Tensor> tensors{into};
-    const MutexLock lock(window_->posting_);
-    window_->group_->setTimeout(timeout_);
-    return window_->group_->recv(tensors, rank_, tag);
+  WorkPtr post(at::Tensor into, int tag) const {
+    std::vector<at::Tensor> tensors{std::move(into)};
+    return window_->group_->recv(tensors, rank_, tag, timeout_);
   }
 
-  // What is pending has ended: takes its error, or what follows it.
-  void go_on() TUCC_REQUIRES(mutex_) {
-    const WorkPtr ended = std::exchange(pending_, nullptr);
-    ended->wait(kNoTimeout);
-    if (has_notice_) {
-      return;
+  // Called without the mutex by the one thread that has taken `ended` from `pending_`: posting may
+  // take the GIL.
+  void go_on(const WorkPtr& ended) {
+    WorkPtr next;
+    std::exception_ptr error;
+    try {
+      ended->wait(kNoTimeout);
+      next = following();
+    } catch (const std::exception&) {
+      error = std::current_exception();
     }
-    has_notice_ = true;
+    const MutexLock lock(mutex_);
+    pending_ = std::move(next);
+    error_ = error;
+    is_over_ = pending_ == nullptr;
+  }
+
+  // Posts what is received next; null: nothing. A notice of a tensor that was deregistered does not
+  // count, and its data are dropped.
+  WorkPtr following() {
+    if (receives_data_) {
+      receives_data_ = false;
+      return is_stale_ ? post(notice_, kNotices) : nullptr;
+    }
     Notice notice;
     std::memcpy(&notice, notice_.const_data_ptr(), sizeof(notice));
-    if (notice.bytes != 0) {
-      pending_ = post(window_->landing(notice), static_cast<int>(1 + notice.number % kTags));
+    is_stale_ = !window_->is_present(notice);
+    if (notice.bytes == 0) {
+      return is_stale_ ? post(notice_, kNotices) : nullptr;
     }
+    receives_data_ = true;
+    return post(is_stale_ ? bytes(notice.bytes) : window_->landing(notice), static_cast<int>(1 + notice.number % kTags));
   }
 
   const c10::intrusive_ptr<UccWindow> window_;
   const int rank_;
   const milliseconds timeout_;
   const at::Tensor notice_;
+  // Used by the thread that goes on
+  bool receives_data_ = false;
+  bool is_stale_ = false;
+
   mutable Mutex mutex_;
-  WorkPtr pending_ TUCC_GUARDED_BY(mutex_);  // null: all is there
-  bool has_notice_ TUCC_GUARDED_BY(mutex_) = false;
+  WorkPtr pending_ TUCC_GUARDED_BY(mutex_);  // null: over, or a thread goes on
+  bool is_over_ TUCC_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ TUCC_GUARDED_BY(mutex_);
 };
 
 UccWindow::UccWindow(c10::intrusive_ptr<UccBackend> group)
@@ -143,51 +217,65 @@ void UccWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
   mine.dtype = static_cast<std::int64_t>(tensor.scalar_type());
   mine.dims = tensor.dim();
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), mine.sizes.begin());
-  if (const auto segment = shared_tensors::segment_of(tensor)) {
+  if (const auto segment = tensor.numel() == 0 ? nullptr : shared_tensors::segment_of(tensor)) {
     const std::string address = segment->memory.address();
     if (!address.empty() && address.size() < mine.address.size()) {
+      segment->was_shown.store(true, std::memory_order_release);
       mine.segment_bytes = segment->bytes;
       mine.offset = static_cast<std::uint64_t>(static_cast<const char*>(tensor.const_data_ptr()) -
                                                static_cast<const char*>(segment->memory.data()));
       std::copy(address.begin(), address.end(), mine.address.begin());
     }
   }
-  std::vector<Told> told(static_cast<std::size_t>(group_->getSize()));
-  at::Tensor input = bytes_at(&mine, sizeof(mine));
-  at::Tensor output = bytes_at(told.data(), told.size() * sizeof(Told));
-  if (const WorkPtr work = group_->_allgather_base(output, input, {})) {
+  // Tensors of their own: an interrupted operation goes on with them.
+  const auto size = static_cast<std::size_t>(group_->getSize());
+  at::Tensor input = bytes(sizeof(Told));
+  at::Tensor output = bytes(size * sizeof(Told));
+  std::memcpy(input.data_ptr(), &mine, sizeof(mine));
+  c10d::AllgatherOptions opts;
+  opts.asyncOp = false;
+  if (const WorkPtr work = group_->_allgather_base(output, input, opts)) {
     work->wait();
   }
   std::vector<Target> targets;
-  for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    const Told& each = told[rank];
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    Told each;
+    std::memcpy(&each, static_cast<const char*>(output.const_data_ptr()) + rank * sizeof(each), sizeof(each));
+    const std::optional<std::size_t> needed = bytes_of(each);
+    each.address.back() = 0;
+    const bool fits =
+        needed && (each.segment_bytes == 0 || (each.offset <= each.segment_bytes && *needed <= each.segment_bytes - each.offset));
+    if (!fits) {
+      refuse(what, "rank " + std::to_string(rank) + " has sent the description of a tensor that cannot be");
+    }
     Target& target = targets.emplace_back();
     target.dtype = static_cast<at::ScalarType>(each.dtype);
-    target.sizes.assign(each.sizes.begin(), each.sizes.begin() + std::clamp<std::int64_t>(each.dims, 0, Told::kMaxDims));
-    target.elements = c10::multiply_integers(target.sizes);
+    target.sizes.assign(each.sizes.begin(), each.sizes.begin() + each.dims);
+    target.elements = static_cast<std::int64_t>(*needed / c10::elementSize(target.dtype));
     if (static_cast<int>(rank) == group_->getRank()) {
       target.data = tensor.data_ptr();
     } else if (each.segment_bytes != 0) {
-      map(target, static_cast<std::int64_t>(rank), std::string(each.address.data()), each.segment_bytes, each.offset);
+      if (auto memory =
+              SharedMemory::of_peer(each.address.data(), each.segment_bytes, each.segment_bytes, SharedMemory::Access::write)) {
+        target.memory = std::make_shared<SharedMemory>(std::move(*memory));
+        target.data = static_cast<char*>(target.memory->data()) + each.offset;
+      }
     }
   }
-  // Nobody puts before all have mapped, or gives its tensor up.
-  if (const WorkPtr work = group_->barrier({})) {
-    work->wait();
+  {
+    const MutexLock lock(mutex_);
+    tensor_ = tensor;
+    targets_ = std::move(targets);
+    ++registration_;
   }
-  const MutexLock lock(mutex_);
-  tensor_ = tensor;
-  targets_ = std::move(targets);
+  meet();  // so that every rank has a tensor when the first put arrives, and stays until all have mapped it
 }
 
-void UccWindow::map(Target& target, std::int64_t rank, const std::string& address, std::size_t bytes, std::size_t offset) {
-  const std::size_t needed = static_cast<std::size_t>(target.elements) * c10::elementSize(target.dtype);
-  if (offset > bytes || needed > bytes - offset) {
-    refuse("tensor_register", "rank " + std::to_string(rank) + " told a tensor that is not within its memory");
-  }
-  if (auto memory = SharedMemory::of_peer(address, bytes, bytes, SharedMemory::Access::write)) {
-    target.memory = std::make_shared<SharedMemory>(std::move(*memory));
-    target.data = static_cast<char*>(target.memory->data()) + offset;
+void UccWindow::meet() {
+  c10d::BarrierOptions opts;
+  opts.asyncOp = false;
+  if (const WorkPtr work = group_->barrier(opts)) {
+    work->wait();
   }
 }
 
@@ -198,11 +286,10 @@ void UccWindow::tensor_deregister() {
       refuse("tensor_deregister", "no tensor is registered");
     }
   }
-  if (const WorkPtr work = group_->barrier({})) {
-    work->wait();
-  }
+  meet();
+  at::Tensor dropped;  // after the lock: the end of a tensor may take the GIL
   const MutexLock lock(mutex_);
-  tensor_ = at::Tensor();
+  dropped = std::exchange(tensor_, at::Tensor());
   targets_.clear();
 }
 
@@ -220,9 +307,11 @@ UccWindow::WorkPtr UccWindow::put(const at::Tensor& tensor, std::int64_t rank, s
                                   const c10d::PutOptions& opts) {
   const std::string what = "put to rank " + std::to_string(rank);
   Target to;
+  Notice notice;
   {
     const MutexLock lock(mutex_);
     to = target(what, rank);
+    notice.registration = registration_;
   }
   if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
     refuse(what, "the tensor must be a dense one on the CPU");
@@ -238,12 +327,12 @@ UccWindow::WorkPtr UccWindow::put(const at::Tensor& tensor, std::int64_t rank, s
     refuse(what, std::to_string(tensor.numel()) + " elements from " + std::to_string(offset) +
                      " on exceeds the window size there, " + std::to_string(to.elements) + " elements");
   }
+  group_->require_usable(what + " of " + describe());  // before anything is stored
   const std::size_t item = tensor.element_size();
-  Notice notice;
   if (to.data != nullptr) {
-    at::Tensor there = at::from_blob(static_cast<char*>(to.data) + static_cast<std::size_t>(offset) * item, tensor.sizes(),
-                                     at::TensorOptions(to.dtype));
-    there.copy_(tensor);
+    at::from_blob(static_cast<char*>(to.data) + static_cast<std::size_t>(offset) * item, tensor.sizes(),
+                  at::TensorOptions(to.dtype))
+        .copy_(tensor);
     notify(static_cast<int>(rank), notice, opts.timeout);
   } else {
     const at::Tensor copy = tensor.contiguous().resolve_conj().resolve_neg();
@@ -264,22 +353,28 @@ void UccWindow::notify(int rank, const Notice& notice, milliseconds timeout) {
 }
 
 // The data are copied, so the caller need not wait.
-void UccWindow::send_bytes(int rank, int tag, const void* data, std::size_t bytes, milliseconds timeout) {
-  std::vector<at::Tensor> tensors{at::empty({static_cast<std::int64_t>(bytes)}, at::kByte)};
-  std::memcpy(tensors.front().data_ptr(), data, bytes);
-  const MutexLock lock(posting_);
-  group_->setTimeout(timeout.count() > 0 ? timeout : timeout_);
-  group_->send(tensors, rank, tag);
+void UccWindow::send_bytes(int rank, int tag, const void* data, std::size_t size, milliseconds timeout) {
+  std::vector<at::Tensor> tensors{bytes(size)};
+  std::memcpy(tensors.front().data_ptr(), data, size);
+  group_->send(tensors, rank, tag, timeout);
+}
+
+bool UccWindow::is_present(const Notice& notice) const {
+  const MutexLock lock(mutex_);
+  return tensor_.defined() && notice.registration == registration_;
 }
 
 at::Tensor UccWindow::landing(const Notice& notice) const {
   const MutexLock lock(mutex_);
-  const std::size_t bytes = tensor_.defined() ? tensor_.nbytes() : 0;
-  if (notice.offset > bytes || notice.bytes > bytes - notice.offset) {
+  const std::size_t whole = tensor_.defined() ? tensor_.nbytes() : 0;
+  if (notice.offset > whole || notice.bytes > whole - notice.offset) {
     refuse("wait_signal", "a put of " + std::to_string(notice.bytes) + " bytes to offset " + std::to_string(notice.offset) +
-                              " does not fit into the " + std::to_string(bytes) + " bytes that are registered");
+                              " does not fit into the " + std::to_string(whole) + " bytes that are registered");
   }
-  return bytes_at(static_cast<char*>(tensor_.data_ptr()) + notice.offset, notice.bytes);
+  // Keeps the tensor, which may be deregistered before the data arrive.
+  return at::from_blob(
+      static_cast<char*>(tensor_.data_ptr()) + notice.offset, {static_cast<std::int64_t>(notice.bytes)},
+      [kept = tensor_](void*) {}, at::TensorOptions(at::kByte));
 }
 
 at::Tensor UccWindow::map_remote_tensor(std::int64_t rank) {
@@ -300,11 +395,13 @@ at::Tensor UccWindow::map_remote_tensor(std::int64_t rank) {
 }
 
 UccWindow::WorkPtr UccWindow::signal(std::int64_t rank, bool async_op, const c10d::SignalOptions& opts) {
+  Notice notice;
   {
     const MutexLock lock(mutex_);
     target("signal to rank " + std::to_string(rank), rank);
+    notice.registration = registration_;
   }
-  notify(static_cast<int>(rank), Notice(), opts.timeout);
+  notify(static_cast<int>(rank), notice, opts.timeout);
   return async_op ? ended_work() : nullptr;
 }
 

@@ -28,7 +28,8 @@ namespace torch_ucc {
 // the data once its wait_signal() for that rank has ended. Each wait_signal() takes one signal, in
 // the order in which the rank gave them.
 //
-// A timeout, or the end of a rank that is waited for, ends the window. Any thread may call.
+// A timeout, or the end of a rank that is waited for, ends the window. A window that is dropped gives
+// up the puts that are still under way. Any thread may call.
 class UccWindow final : public c10d::Window {
  public:
   using WorkPtr = UccBackend::WorkPtr;
@@ -44,7 +45,7 @@ class UccWindow final : public c10d::Window {
   // map_remote_tensor() returned must not be used any more.
   void tensor_deregister() override;
 
-  // Returns when `tensor` may be changed again; so does the Work.
+  // Returns, and completes the Work, when the caller may change `tensor` again.
   WorkPtr put(const at::Tensor& tensor, std::int64_t rank, std::int64_t offset, bool async_op,
               const c10d::PutOptions& opts) override;
   at::Tensor map_remote_tensor(std::int64_t rank) override;
@@ -68,27 +69,32 @@ class UccWindow final : public c10d::Window {
   struct Notice {
     std::uint64_t offset = 0;  // in bytes
     std::uint64_t bytes = 0;   // of the message that follows; 0: there is none
-    std::uint64_t number = 0;  // of that message, which is its tag
+    std::uint64_t number = 0;  // of that message: gives its tag
+    std::uint64_t registration = 0;
   };
 
   std::string describe() const;
   [[noreturn]] void refuse(const std::string& what, const std::string& why) const;
   // The tensor of a rank. Throws unless tensors are registered and there is such a rank.
   const Target& target(const std::string& what, std::int64_t rank) const TUCC_REQUIRES(mutex_);
-  void map(Target& target, std::int64_t rank, const std::string& address, std::size_t bytes, std::size_t offset);
   void notify(int rank, const Notice& notice, std::chrono::milliseconds timeout);
   void send_bytes(int rank, int tag, const void* data, std::size_t bytes, std::chrono::milliseconds timeout);
-  // A tensor of bytes into which a message is received, within the registered tensor.
+  void meet();  // waits until all ranks have come here
+  // Whether the notice belongs to the tensor that is registered now.
+  bool is_present(const Notice& notice) const;
+  // A tensor of bytes into which the message behind the notice is received: within the registered
+  // tensor. Throws if it does not fit.
   at::Tensor landing(const Notice& notice) const;
 
   const c10::intrusive_ptr<UccBackend> group_;
   const std::chrono::milliseconds timeout_;  // of the group
   std::atomic<std::uint64_t> puts_{0};       // that went as messages
 
-  Mutex posting_;                              // a message with a timeout of its own sets that of the group
-  mutable Mutex mutex_;                        // never held while waiting
+  mutable Mutex mutex_;                        // never held while waiting, or while anything is posted
   at::Tensor tensor_ TUCC_GUARDED_BY(mutex_);  // undefined: none is registered
   std::vector<Target> targets_ TUCC_GUARDED_BY(mutex_);
+  // How many tensors were registered. The same on all ranks, since registering is collective.
+  std::uint64_t registration_ TUCC_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace torch_ucc

@@ -158,9 +158,7 @@ void bind_backend(py::module_& module) {
       .def_property_readonly(
           "ucx", [](const Options& options) { return Named(options.ucx.begin(), options.ucx.end()); },
           "Options of UCX, by their names without UCX_.")
-      .def("__deepcopy__", [](const Options& options, const py::dict&) {
-        return c10::make_intrusive<Options>(options.timeout, options.ucc, options.ucx);
-      });
+      .def("__deepcopy__", [](const Options& options, const py::dict&) { return c10::make_intrusive<Options>(options); });
   py::class_<UccBackend, c10::intrusive_ptr<UccBackend>, c10d::Backend>(module, "UccBackend", "The backend of one process group.")
       .def("get_error", &UccBackend::getError, "As torch's own backends: why the group cannot be used any more.")
       .def("_set_default_timeout", &UccBackend::setTimeout, py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),

@@ -215,10 +215,13 @@ void Engine::poll(LoopToken& token, const Op* until, int rounds) {
 }
 
 bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
+  constexpr std::chrono::milliseconds kToLook{500};  // for the baton, before nothing is known
   Parker parker(policy_, Clock::now());
+  bool looked = false;
   while (!failed() && !domain.failed()) {
     bool busy = true;
-    with_baton(deadline, [&](LoopToken& token) {
+    with_baton(looked ? deadline : std::max(deadline, Deadline::after(kToLook)), [&](LoopToken& token) {
+      looked = true;
       baton_.assert_held();
       admit_intake(token);
       poll(token, nullptr, parker.polls());

@@ -98,7 +98,8 @@ class Engine {
   void lose(FailureDomain& domain, Loss loss);
 
   // Drives until no operation of `domain` is in flight. Returns false if `deadline` passes first,
-  // or if the domain or the engine has failed.
+  // or if the domain or the engine has failed. Looks once in any case, and waits half a second for
+  // the baton to do so.
   bool drain(const FailureDomain& domain, Deadline deadline);
 
   // Whether requests that never end may be left in the transport. Then the transport must not be

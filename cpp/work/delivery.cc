@@ -62,11 +62,15 @@ void run_counted(const std::function<void()>& job) {
 Delivery::Delivery() : state_(std::make_shared<State>()) {}
 
 void Delivery::run(std::function<void()> job) {
-  std::unique_lock<std::mutex> lock(state_->mutex);
-  if (state_->stopping) {
-    lock.unlock();
+  if (!queue(job)) {
     run_counted(job);
-    return;
+  }
+}
+
+bool Delivery::queue(std::function<void()>& job) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  if (state_->stopping) {
+    return false;
   }
   state_->jobs.push_back(std::move(job));
   if (state_->jobs.size() > state_->idle && state_->threads < kMaxThreads) {
@@ -78,13 +82,12 @@ void Delivery::run(std::function<void()> job) {
       if (state_->threads == 0) {
         job = std::move(state_->jobs.back());
         state_->jobs.pop_back();
-        lock.unlock();
-        run_counted(job);
-        return;
+        return false;
       }
     }
   }
   state_->wake.notify_one();
+  return true;
 }
 
 bool Delivery::stop(Deadline deadline) {

@@ -44,7 +44,7 @@ def register() -> None:
 
     if all(_is_ours(Backend, name) for name in NAMES):
         return
-    shadowed = is_ucc_available()
+    shadowed = is_ucc_available() and not _type()  # from 2.14 on torch takes whichever registered last
     for name in NAMES:
         Backend.register_backend(name, _create, extended_api=True, devices=list(DEVICES), **_type())
     if not hasattr(torch.distributed.distributed_c10d, "_get_default_backend_type_for_backend_config"):
@@ -62,10 +62,11 @@ def register() -> None:
 
 def use_as_default() -> None:
     """From now on take this backend for CPU tensors where init_process_group() names none."""
-    from torch.distributed import Backend
+    from torch.distributed import Backend, is_ucc_available
 
     register()
-    Backend.default_device_backend_map["cpu"] = NAMES[0] if _is_ours(Backend, NAMES[0]) else NAMES[1]
+    shadowed = is_ucc_available() and not _type()
+    Backend.default_device_backend_map["cpu"] = NAMES[1] if shadowed else NAMES[0]
 
 
 def _type() -> dict[str, Any]:

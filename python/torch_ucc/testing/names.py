@@ -1,4 +1,4 @@
-"""Functions of torch.distributed by the names that torch has for them since 2.14, in any torch."""
+"""Under its new name, each function of torch.distributed that torch 2.14 renamed. Works with any torch."""
 
 from __future__ import annotations
 

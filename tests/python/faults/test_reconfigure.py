@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -111,6 +112,11 @@ def shapes() -> None:
     if me != 1:
         join(40, fewer)
         check()
+        meeting.all_here("left", me)
+    elif os.environ["TORCH_UCC_HOST_PATH"] == "1":  # by UCC it would wait for its timeout
+        meeting.store.wait([f"left {rank}" for rank in (0, 2, 3)], LONG)
+        assert failure(lambda: dist.barrier())[0] == "DistBackendError"  # of the group that the others left
+        assert backend().get_error() in (ErrorType.REMOTE_ERROR, ErrorType.COMM_ERROR)
     join(50, meeting.handles("all again", 0, 1, 2, 3))
     check()
     join(60, meeting.handles("turned", 2, 0, 3, 1))
@@ -188,7 +194,8 @@ def told_otherwise() -> str:
     meeting = started()
     handles = meeting.handles("all", 0, 1, 2)
     given = handles if meeting.me != 1 else [handles[0], handles[2], handles[1]]
-    limit = LONG if meeting.me == 1 else timedelta(seconds=1)
+    limit = LONG if meeting.me == 1 else timedelta(seconds=5)
+    meeting.all_here("begin", 0, 1, 2)
     _, text, _ = failure(lambda: dist._reconfigure(1, given, timeout=limit))
     assert backend().get_error() == ErrorType.COMM_ERROR
     assert "its last reconfigure() failed" in failure(lambda: dist.barrier())[1]
@@ -202,7 +209,7 @@ def told_otherwise() -> str:
 @WAYS
 def test_ranks_that_were_told_different_members(memory: str) -> None:
     first, second, third = run_ranks(told_otherwise, 3, init=False, env={"TORCH_UCC_HOST_PATH": memory})
-    assert "but the first of them was told torch_ucc:" in second
+    assert "but the first of them was given torch_ucc:" in second
     assert "rank(s) 1 of 3" in first, first  # for which the others wait
     assert third
 
@@ -212,9 +219,10 @@ def one_stays_away() -> tuple[str, float]:
     handles = meeting.handles("all", 0, 1, 2)
     join(1, handles)
     text, seconds = "", 0.0
+    meeting.all_here("begin", 0, 1, 2)
     if meeting.me != 2:
         began = time.monotonic()
-        _, text, ended = failure(lambda: dist._reconfigure(2, handles, timeout=timedelta(seconds=1)))
+        _, text, ended = failure(lambda: dist._reconfigure(2, handles, timeout=timedelta(seconds=5)))
         seconds = ended - began
     meeting.all_here("failed", 0, 1, 2)
     if meeting.me != 2:
@@ -228,7 +236,42 @@ def one_stays_away() -> tuple[str, float]:
 def test_a_member_that_does_not_come(memory: str) -> None:
     found = run_ranks(one_stays_away, 3, init=False, env={"TORCH_UCC_HOST_PATH": memory})
     for text, seconds in found[:2]:
-        assert "rank(s) 2 of 3" in text and 0.9 < seconds < 30, (text, seconds)
+        assert "rank(s) 2 of 3" in text and 4.9 < seconds < 50, (text, seconds)
+
+
+def hooked() -> list[int]:
+    """An abort hook holds for the groups of all later members, once for each."""
+    meeting = started()
+    handles = meeting.handles("all", 0, 1)
+    calls: list[int] = []
+    backend().register_abort_hook(1, lambda: calls.append(dist.get_world_size()))
+    for uuid in (1, 2):
+        join(uuid, handles)
+        meeting.all_here(f"joined {uuid}", 0, 1)
+        backend().abort()
+    dist.destroy_process_group()
+    return calls
+
+
+def test_abort_hooks_are_kept() -> None:
+    assert run_ranks(hooked, 2, init=False) == [[2, 2], [2, 2]]
+
+
+def shut_down_meanwhile() -> tuple[str, str]:
+    """Another thread shuts the group down while it waits for members."""
+    meeting = started()
+    thread = threading.Timer(0.5, lambda: backend().shutdown())
+    thread.start()
+    other = f"{meeting.handles('mine', meeting.me)[0]} of nobody"
+    handles = [meeting.handles("mine", meeting.me)[0], other]
+    text = failure(lambda: dist._reconfigure(1, handles, timeout=timedelta(seconds=3)))[1]
+    thread.join()
+    return text, failure(lambda: dist.barrier())[1]
+
+
+def test_a_group_that_was_shut_down_stays_so() -> None:
+    for text, later in run_ranks(shut_down_meanwhile, 1, init=False):
+        assert "rank(s) 1 of 2" in text and "was shut down" in later, (text, later)
 
 
 def aborted() -> str:

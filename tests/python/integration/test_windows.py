@@ -81,6 +81,50 @@ def test_puts_by_ucx(mapped: bool) -> None:
     run_ranks(rings, 2, mapped, env={"TORCH_UCC_HOST_PATH": "0"})
 
 
+def nothing_to_put() -> None:
+    """A tensor without elements, and another one in its place: a signal of the former does not count."""
+    other = 1 - dist.get_rank()
+    window = dist._new_window(zeros(True, 0))
+    window.signal(other, False)
+    window.wait_signal(other, False)
+    window.put(torch.ones(0), other, 0, False)
+    window.signal(other, False)
+    window.tensor_deregister()
+    tensor = zeros(False, 4)
+    window.tensor_register(tensor)
+    window.put(torch.ones(4), other, 0, False)
+    window.wait_signal(other, False)
+    assert tensor.tolist() == [1.0] * 4
+    window.put(torch.full((4,), 2.0), other, 0, False)  # nobody waits for it
+    window.tensor_deregister()
+    tensor = zeros(False, 4)
+    window.tensor_register(tensor)
+    window.put(torch.full((4,), 3.0), other, 0, False)
+    window.wait_signal(other, False)
+    assert tensor.tolist() == [3.0] * 4
+    window.tensor_deregister()
+
+
+def test_what_nobody_waited_for_is_dropped_with_its_tensor() -> None:
+    run_ranks(nothing_to_put, 2)
+
+
+def reused() -> tuple[float, float]:
+    """Memory that a peer may still have mapped does not become another tensor; other memory does."""
+    backend = dist.group.WORLD._get_backend(CPU)
+    sums = []
+    for shown in (True, False):
+        tensor = zeros(True, 1000).fill_(7)
+        window = dist._new_window(tensor if shown else torch.zeros(1))
+        del window, tensor
+        sums.append(float(backend.allocate_tensor(1000, dtype=torch.float32, device=CPU).sum()))
+    return sums[0], sums[1]
+
+
+def test_memory_that_was_shown_is_not_used_again() -> None:
+    assert run_ranks(reused, 2) == [(0.0, 7000.0)] * 2
+
+
 def mapped_ones() -> None:
     """Loads and stores in the tensor of another rank, which keeps its own shape and type."""
     rank = dist.get_rank()
@@ -172,6 +216,8 @@ def timeouts() -> str:
     options.timeout = timedelta(seconds=1)
     text = refusal(lambda: window.wait_signal(other, False, options))
     assert refusal(lambda: window.signal(other, False)).startswith("DistBackendError")
+    with pytest.raises(dist.DistBackendError):
+        window.wait_signal(other, True)
     dist.all_reduce(torch.ones(3))
     another = dist._new_window(torch.zeros(4))
     another.put(torch.ones(1), other, 0, False)
@@ -182,6 +228,26 @@ def timeouts() -> str:
 def test_a_signal_that_does_not_come() -> None:
     for text in run_ranks(timeouts, 2, env={"TORCH_UCC_CLOSE_TIMEOUT": "500ms"}):
         assert text.startswith("DistBackendError: ") and "timed out" in text
+
+
+def ends_badly(asks_first: bool) -> list[str]:
+    """An asynchronous wait that fails says so each time, and however it is asked."""
+    window = dist._new_window(torch.zeros(4))
+    options = torch._C._distributed_c10d.WaitSignalOptions()
+    options.timeout = timedelta(milliseconds=300)
+    work = window.wait_signal(1 - dist.get_rank(), True, options)
+    limit = time.monotonic() + 30
+    while asks_first and not work.is_completed() and time.monotonic() < limit:
+        time.sleep(0.01)
+    texts = [refusal(work.wait) for _ in range(2)]
+    assert work.is_completed() and not work.is_success() and work.exception() is not None
+    return texts
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_a_failed_wait_stays_failed(asks_first: bool) -> None:
+    for texts in run_ranks(ends_badly, 2, asks_first, env={"TORCH_UCC_CLOSE_TIMEOUT": "500ms"}):
+        assert all("timed out" in text for text in texts), texts
 
 
 def a_death(folder: str) -> None:
