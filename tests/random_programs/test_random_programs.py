@@ -64,7 +64,7 @@ def test_what_is_not_refused_is_found() -> None:
 
 
 def passes_what_is_wrong(program: Program) -> str:
-    torch.distributed.all_gather_into_tensor = lambda *_: None
+    ranks.all_gather_single = lambda *_: None
     return ranks.play(program, "false")
 
 

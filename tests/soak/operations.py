@@ -248,6 +248,7 @@ TABLE: dict[str, Callable[[Part], dist.Work | None]] = {
         send,
         sparse_all_reduce,
     )
+    if each is not gather_single or hasattr(dist, "gather_single")
 }
 
 
