@@ -9,18 +9,14 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
-#include <random>
 #include <utility>
+
+#include "base/random.h"
 
 namespace torch_ucc {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-std::uint64_t random_key() {
-  std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32U) | random();
-}
 
 // A process id is valid only within its pid namespace. Returns 0 if the kernel does not report it.
 std::uint64_t pid_namespace() {
@@ -58,7 +54,7 @@ SharedMemory::SharedMemory(const char* name, std::size_t bytes)
   if (data_ == nullptr) {
     throw std::bad_alloc();
   }
-  const std::uint64_t key = random_key();
+  const std::uint64_t key = random_number();
   std::memcpy(data_, &key, sizeof(key));
 }
 

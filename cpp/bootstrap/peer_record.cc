@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <random>
 #include <system_error>
 
 #include "base/core.h"
 #include "base/host.h"
+#include "base/random.h"
 #include "base/status.h"
 
 namespace torch_ucc {
@@ -87,8 +87,7 @@ PeerRecord PeerRecord::here(NamedValues agreed) {
   if (record.host_id.empty()) {
     record.host_id = record.host;
   }
-  std::random_device random;
-  record.nonce = std::to_string((static_cast<std::uint64_t>(random()) << 32U) | random());
+  record.nonce = std::to_string(random_number());
   record.cores = allowed_cores();
   record.pid = ::getpid();
   record.agreed = std::move(agreed);

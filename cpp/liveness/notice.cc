@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <random>
 #include <system_error>
 
 #include "base/hex.h"
 #include "base/named_values.h"
+#include "base/random.h"
 
 namespace torch_ucc {
 namespace {
@@ -34,10 +34,9 @@ std::uint64_t get(std::string_view bytes) {
 }
 
 std::string random_bytes(std::size_t count) {
-  std::random_device random;
   std::string bytes;
   while (bytes.size() < count) {
-    bytes += put(static_cast<std::uint64_t>(random()) << 32U | random());
+    bytes += put(random_number());
   }
   bytes.resize(count);
   return bytes;
