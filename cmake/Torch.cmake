@@ -1,8 +1,8 @@
 # For the torch of Python and each torch in TORCH_UCC_MORE_TORCHES, this file makes two libraries: torch_ucc_torch_<release>, and
 # torch_ucc_torch_python_<release> for what Python loads. They name the headers and libraries of that torch directly, because
 # torch's own CMake package asks for a CUDA toolkit if torch was built with CUDA. pybind11 comes with these headers, so that the
-# extension shares torch's registered types. The file also sets TORCH_RELEASES, a list such as 2.13.0;2.14.1, and makes
-# torch_ucc::torch for targets that need any one of these torches.
+# extension shares torch's registered types. The file also sets TORCH_RELEASES and TORCH_MINORS, lists such as 2.13.0;2.14.1
+# and 2.13;2.14, and makes torch_ucc::torch for targets that need any one of these torches.
 
 set(TORCH_UCC_MORE_TORCHES "" CACHE STRING "Folders named torch, of other minor releases, to build for as well")
 
@@ -18,7 +18,7 @@ endif()
 set(TORCH_PREFIXES ${TORCH_PREFIX} ${TORCH_UCC_MORE_TORCHES})
 
 set(TORCH_RELEASES "")
-set(minors "")
+set(TORCH_MINORS "")
 foreach(prefix IN LISTS TORCH_PREFIXES)
   file(STRINGS ${prefix}/version.py version_line REGEX "^__version__ = ")
   string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" release "${version_line}")
@@ -26,11 +26,11 @@ foreach(prefix IN LISTS TORCH_PREFIXES)
     message(FATAL_ERROR "torch ${release} is not supported: 2.11 to 2.15 are.")
   endif()
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor ${release})
-  if(minor IN_LIST minors)
+  if(minor IN_LIST TORCH_MINORS)
     message(FATAL_ERROR "torch ${release} from ${prefix}: there is another torch ${minor} among those to build for.")
   endif()
   message(STATUS "torch ${release} from ${prefix}")
-  list(APPEND minors ${minor})
+  list(APPEND TORCH_MINORS ${minor})
   list(APPEND TORCH_RELEASES ${release})
 
   add_library(torch_ucc_torch_${release} INTERFACE)
