@@ -26,6 +26,7 @@
 #include "ops/prepared.h"
 #include "progress/effect_order.h"
 #include "trace/flight_recorder.h"
+#include "work/errors.h"
 #include "work/work.h"
 
 namespace torch_ucc {
@@ -139,15 +140,21 @@ class UccBackend final : public c10d::Backend {
   // within Settings::close_timeout and two seconds.
   void shutdown() override;
   void abort() override;
-  // For a group whose members are replaced. give_up() ends the operations in flight, if there are
-  // any, here and on the other ranks. leave() then closes the group, and waits for the other ranks
-  // only if all of them leave now.
+  // Reconfigurable calls these two when it replaces the members of this group. give_up() ends the
+  // operations in flight with an error, here and on the other ranks. leave() then closes the group.
+  // It waits for the other ranks only if `all_leave` says that they close it now, too.
   void give_up(const std::string& why);
   void leave(bool all_leave);
 
   const std::string& name() const { return info_->name; }
   // Throws if the group cannot be used: in a forked child, after its end, and after a failure.
-  void require_usable(const std::string& what) const;
+  // `what()`, which names the call in the error, is only called then.
+  template <typename What>
+  void require_usable(const What& what) const {
+    if (const std::optional<Status> reason = why_unusable()) {
+      throw_for_user(Status(reason->code(), what() + ": " + reason->message()));
+    }
+  }
   const std::shared_ptr<CommContext>& context() const { return context_; }
   // Indexed by operation::index_of().
   const std::array<trace::CountersByRoute, WorkHome::kOperations>& counters() const { return home_->counters; }
@@ -174,6 +181,7 @@ class UccBackend final : public c10d::Backend {
 
   // The reason why the group cannot be used any more; null while it can be used.
   const Status* failure() const;
+  std::optional<Status> why_unusable() const;
 
   // Calls `body` with a Call, which every error of this call names. If `body` throws, drops the
   // coalescing that this thread has open.
@@ -195,7 +203,6 @@ class UccBackend final : public c10d::Backend {
   // `error`.
   void drop_for(const std::exception& error);
   Call call(const Operation& op, int peer = Call::kNoPeer, int tag = 0) const;
-  void refuse_forked_child(const std::string& what) const;
   // The staging of a collective that moves data, and of one that reduces. `tensors` belong to the
   // call; the first of them decides in which memory UCC works.
   Staging moving(Call& call, at::TensorList tensors);

@@ -43,31 +43,24 @@ void begin_on_host(Prepared& prepared) {
 Call UccBackend::call(const Operation& op, int peer, int tag) const {
   const std::atomic<std::uint64_t>& seq = operation::is_message(op) ? message_seq_ : seq_;
   Call call{&op, seq.load(std::memory_order_relaxed) + 1, info_, peer, tag};
-  // Without a text for each call, since most go well
-  if (in_forked_child() || closed_.load(std::memory_order_acquire) || failure() != nullptr) {
-    require_usable(call.describe());
-  }
+  require_usable([&] { return call.describe(); });
   return call;
 }
 
-void UccBackend::require_usable(const std::string& what) const {
-  refuse_forked_child(what);
+std::optional<Status> UccBackend::why_unusable() const {
+  if (in_forked_child()) {
+    return Status(StatusCode::closed, kForked);
+  }
   if (closed_.load(std::memory_order_acquire)) {
-    throw_for_user(Status(StatusCode::closed, what + ": the group was shut down"));
+    return Status(StatusCode::closed, "the group was shut down");
   }
   if (const Status* const failure = this->failure()) {
-    throw_for_user(Status(failure->code(), what + ": the group had failed before: " + failure->message()));
+    return Status(failure->code(), "the group had failed before: " + failure->message());
   }
+  return std::nullopt;
 }
 
 const Status* UccBackend::failure() const { return context_->engine().failure_for(membership_.team->domain()); }
-
-void UccBackend::refuse_forked_child(const std::string& what) const {
-  if (in_forked_child()) {
-    throw_for_user(
-        Status(StatusCode::closed, what + ": this process was forked from a member of the group, and is no member itself"));
-  }
-}
 
 Staging UccBackend::moving(Call& call, at::TensorList tensors) {
   return context_->settings().native.empty() ? Staging(call, lanes_)

@@ -3,12 +3,11 @@
 #if TUCC_TORCH_HAS_RECONFIGURE
 
 #include <algorithm>
-#include <random>
 #include <utility>
 #include <variant>
 
 #include "backend/shared_tensors.h"
-#include "base/forked.h"
+#include "base/random.h"
 #include "store/c10d_store.h"
 #include "work/ended_work.h"
 #include "work/errors.h"
@@ -21,10 +20,7 @@ using std::chrono::milliseconds;
 constexpr const char* kPrefix = "torch_ucc:";
 
 // Differs between all objects of all processes.
-std::string new_handle(const std::string& group) {
-  std::random_device random;
-  return kPrefix + std::to_string((static_cast<std::uint64_t>(random()) << 32U) | random()) + ":" + group;
-}
+std::string new_handle(const std::string& group) { return kPrefix + std::to_string(random_number()) + ":" + group; }
 
 std::string joined(const std::vector<std::string>& handles) {
   std::string text;
@@ -121,10 +117,7 @@ void Reconfigurable::agree(KvStore& store, const std::vector<std::string>& handl
 }
 
 Reconfigurable::WorkPtr Reconfigurable::reconfigure(const c10d::ReconfigureOptions& opts) {
-  if (in_forked_child()) {
-    throw_for_user(Status(StatusCode::closed, "reconfigure of " + describe() +
-                                                  ": this process was forked from the one that has the group, and has none"));
-  }
+  refuse_forked_child("reconfigure of " + describe());
   const MutexLock one_at_a_time(reconfiguring_);
   return for_user([&] {
     const std::vector<std::string> handles = checked(opts);
@@ -190,9 +183,7 @@ Reconfigurable::WorkPtr Reconfigurable::reconfigure(const c10d::ReconfigureOptio
 }
 
 at::Tensor Reconfigurable::allocateTensor(long size, at::TensorOptions options) {  // NOLINT(google-runtime-int): c10d's signature
-  if (in_forked_child()) {
-    throw_for_user(Status(StatusCode::closed, "allocate_tensor of " + describe() + ": not in a forked child"));
-  }
+  refuse_forked_child("allocate_tensor of " + describe());
   return for_user([&] { return shared_tensors::allocate(size, options); });
 }
 

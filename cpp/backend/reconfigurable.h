@@ -1,4 +1,5 @@
-// A group whose members can be replaced while it exists: torch's reconfigure, of torch 2.14 and later.
+// A process group whose members can be replaced while the job runs. Torch 2.14 and later call this
+// "reconfigure".
 #pragma once
 
 #include "compat/torch_compat.h"
@@ -164,9 +165,9 @@ class Reconfigurable final : public c10d::Backend {
  private:
   // The present members. Throws if there are none.
   Member now() const;
-  // The handles by rank. Throws if the members cannot be these.
+  // Returns the handles by rank. Throws if an argument is wrong.
   std::vector<std::string> checked(const c10d::ReconfigureOptions& opts) const;
-  // Throws unless the first member was told the same members.
+  // Throws unless this process and the first member were given the same members.
   void agree(KvStore& store, const std::vector<std::string>& handles, const std::string& place, Deadline deadline) const;
   std::string describe() const { return "group '" + name_ + "'"; }
 

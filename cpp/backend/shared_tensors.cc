@@ -33,7 +33,7 @@ class Segments {
 
   void give_back(const void* data) {
     if (in_forked_child()) {
-      return;  // the memory is that of the parent, whose other threads may have held the mutex
+      return;  // the memory belongs to the parent; and at the fork a thread may have held the mutex
     }
     std::vector<SegmentPtr> dropped;  // their memory is unmapped without the lock
     const MutexLock lock(mutex_);

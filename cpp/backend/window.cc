@@ -35,7 +35,7 @@ struct Told {
 
 at::Tensor bytes(std::size_t size) { return at::empty({static_cast<std::int64_t>(size)}, at::kByte); }
 
-// The bytes of a tensor; nothing if the numbers are not those of a tensor.
+// Returns how many bytes the described tensor has; nothing if there can be no such tensor.
 std::optional<std::size_t> bytes_of(const Told& told) {
   if (told.dtype < 0 || told.dtype >= static_cast<std::int64_t>(at::ScalarType::NumOptions) || told.dims < 0 ||
       told.dims > static_cast<std::int64_t>(Told::kMaxDims) ||
@@ -327,7 +327,7 @@ UccWindow::WorkPtr UccWindow::put(const at::Tensor& tensor, std::int64_t rank, s
     refuse(what, std::to_string(tensor.numel()) + " elements from " + std::to_string(offset) +
                      " on exceeds the window size there, " + std::to_string(to.elements) + " elements");
   }
-  group_->require_usable(what + " of " + describe());  // before anything is stored
+  group_->require_usable([&] { return what + " of " + describe(); });  // before anything is stored
   const std::size_t item = tensor.element_size();
   if (to.data != nullptr) {
     at::from_blob(static_cast<char*>(to.data) + static_cast<std::size_t>(offset) * item, tensor.sizes(),

@@ -24,8 +24,8 @@ class Delivery {
   // Queues a job and returns. Any thread. After stop(), or if the system cannot start the first
   // thread, runs the job in the calling thread instead.
   void run(std::function<void()> job);
-  // Queues a job, for a caller in whose thread the job must not run. Returns false, and leaves the
-  // job alone, if no thread can run it.
+  // Queues a job, and never runs it in the calling thread. If there is no thread that can run it,
+  // returns false and does not touch the job.
   bool queue(std::function<void()>& job);
 
   // Waits until the queued jobs have finished. Returns false if some still ran at the deadline;

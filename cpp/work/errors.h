@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "base/forked.h"
 #include "base/status.h"
 #include "compat/torch_compat.h"
 
@@ -27,6 +28,16 @@ inline std::exception_ptr exception_for_user(const Status& status) {
     throw_for_user(status);
   } catch (...) {
     return std::current_exception();
+  }
+}
+
+// Why a forked child may not use a group of its parent.
+inline constexpr const char* kForked = "this process was forked from a member of the group, and is no member itself";
+
+// Throws in a forked child. `what` names the call in the error.
+inline void refuse_forked_child(const std::string& what) {
+  if (in_forked_child()) {
+    throw_for_user(Status(StatusCode::closed, what + ": " + kForked));
   }
 }
 
