@@ -40,19 +40,20 @@ def register() -> None:
     """Make the names known to torch.distributed, if this torch has it. Idempotent."""
     if not torch.distributed.is_available():
         return
-    from torch.distributed import Backend, is_ucc_available
+    from torch.distributed import Backend
 
     if all(_is_ours(Backend, name) for name in NAMES):
         return
-    shadowed = is_ucc_available() and not _type()  # from 2.14 on torch takes whichever registered last
+    typed = _type()
     for name in NAMES:
-        Backend.register_backend(name, _create, extended_api=True, devices=list(DEVICES), **_type())
-    if not hasattr(torch.distributed.distributed_c10d, "_get_default_backend_type_for_backend_config"):
-        _help_torch_find_us(Backend, "torch_ucc" if shadowed else "ucc")
+        Backend.register_backend(name, _create, extended_api=True, devices=list(DEVICES), **typed)
+    main_name = _main_name(typed)
+    if not typed:
+        _help_torch_find_us(Backend, main_name)
     _end_coalescing_after_exceptions()
     if os.environ.get("TORCH_UCC_AS_DEFAULT", "").strip() == "1":
-        use_as_default()
-    if shadowed:
+        Backend.default_device_backend_map["cpu"] = main_name
+    if main_name != NAMES[0]:
         warnings.warn(
             'This torch has a "ucc" backend of its own and prefers it: "torch_ucc" names that of torch-ucc.',
             RuntimeWarning,
@@ -62,15 +63,24 @@ def register() -> None:
 
 def use_as_default() -> None:
     """From now on take this backend for CPU tensors where init_process_group() names none."""
-    from torch.distributed import Backend, is_ucc_available
+    from torch.distributed import Backend
 
     register()
-    shadowed = is_ucc_available() and not _type()
-    Backend.default_device_backend_map["cpu"] = NAMES[1] if shadowed else NAMES[0]
+    Backend.default_device_backend_map["cpu"] = _main_name(_type())
+
+
+def _main_name(typed: dict[str, Any]) -> str:
+    """The name by which torch finds this backend and no other. `typed`: what `_type` returns.
+
+    Before 2.14, torch prefers a ucc that is built into it. Later, it takes whichever was registered last.
+    """
+    from torch.distributed import is_ucc_available
+
+    return NAMES[1] if is_ucc_available() and not typed else NAMES[0]
 
 
 def _type() -> dict[str, Any]:
-    """Has a group carry the type UCC instead of CUSTOM, where torch takes it: from 2.14 on."""
+    """What has a group carry the type UCC instead of CUSTOM. Empty before torch 2.14, which cannot."""
     from torch.distributed import Backend, ProcessGroup
 
     takes_it = "_backend_type" in inspect.signature(Backend.register_backend).parameters
