@@ -1,4 +1,4 @@
-"""Under its new name, each function of torch.distributed that torch 2.14 renamed. Works with any torch."""
+"""What differs between the releases of torch, for the rest of the package and for tests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-_FORMER = {
-    "all_gather_single": "all_gather_into_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-}
+HAS_2_14 = hasattr(dist, "gather_single")
+"""Whether torch is 2.14 or later."""
+
+all_gather_single = dist.all_gather_single if HAS_2_14 else dist.all_gather_into_tensor
+reduce_scatter_single = dist.reduce_scatter_single if HAS_2_14 else dist.reduce_scatter_tensor
+"""Since 2.14 the former names are deprecated."""
+
 _FORMER_FUNCTIONAL = {
     "all_gather_single": "all_gather_tensor",
     "all_gather_single_autograd": "all_gather_tensor_autograd",
@@ -20,14 +23,10 @@ _FORMER_FUNCTIONAL = {
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
 
-all_gather_single, reduce_scatter_single = (
-    getattr(dist, name, None) or getattr(dist, former) for name, former in _FORMER.items()
-)
-
 
 def functional(name: str) -> Callable[..., Any]:
-    """A functional collective by its new name."""
+    """A functional collective by the name that it has since 2.14."""
     import torch.distributed._functional_collectives as funcol
 
-    found: Callable[..., Any] = getattr(funcol, name, None) or getattr(funcol, _FORMER_FUNCTIONAL[name])
+    found: Callable[..., Any] = getattr(funcol, name if HAS_2_14 else _FORMER_FUNCTIONAL[name])
     return found

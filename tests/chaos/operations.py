@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 
 MOST_BITS, TRANSFER_BITS = 18, 15  # elements for a rank, of 8 bytes
 

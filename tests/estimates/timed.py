@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import torch_ucc
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 
 SHORTEST, LEAST_CALLS, MOST_CALLS = 0.5, 3, 300
 """Seconds and calls for which each operation is timed."""

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "devices"))
 import accelerators
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 
 GLOO_WANTED, COPIES_WANTED = 2.0, 0.6
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 
 from random_programs.program import BASES, DTYPES, Draw, Program, Step
 from random_programs.reference import MINE, Reference, limited, split, value

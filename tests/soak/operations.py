@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from calls import CPU, Failures
 from reference import exactly
+from torch_ucc._torch import HAS_2_14
 
 from soak.part import SALTS, Part, Sources, Started
 from soak.schedule import BATCH, REFUSED, Step
@@ -248,7 +249,7 @@ TABLE: dict[str, Callable[[Part], dist.Work | None]] = {
         send,
         sparse_all_reduce,
     )
-    if each is not gather_single or hasattr(dist, "gather_single")
+    if each is not gather_single or HAS_2_14
 }
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from torch_ucc._native import extension
-from torch_ucc.testing.names import reduce_scatter_single
+from torch_ucc._torch import reduce_scatter_single
 from torch_ucc.topology import routes
 from torch_ucc.topology.routes import Protocol, Route
 

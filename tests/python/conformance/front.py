@@ -13,7 +13,7 @@ import torch_ucc
 from calls import Tensors
 from reference import reduce_op
 from torch.distributed.distributed_c10d import _coalescing_manager, _CoalescingManager
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 
 Started = dist.Work | None
 

@@ -10,6 +10,7 @@ from calls import say, was_said
 from layouts import resolved, sliceable
 from points import Attempt, Case, Claim, Point, hold, holds
 from reference import DTYPES
+from torch_ucc._torch import HAS_2_14
 
 
 def broadcast(p: Point) -> Attempt:
@@ -244,7 +245,7 @@ MOVEMENT: dict[str, tuple[Case, ...]] = {
     "barrier": (Case(barrier, ONCE),),
     "broadcast": (Case(broadcast, EVERY, every_layout=True),),
     "gather": (Case(gather, EVERY), Case(gather_uneven, EVERY)),
-    **({"gather_single": (Case(gather_single, EVERY),)} if hasattr(dist, "gather_single") else {}),
+    **({"gather_single": (Case(gather_single, EVERY),)} if HAS_2_14 else {}),
     "monitored_barrier": (Case(monitored_barrier, ONCE),),
     "scatter": (Case(scatter, EVERY), Case(scatter_uneven, EVERY)),
 }

@@ -11,8 +11,8 @@ from layouts import contiguous
 from points import Case
 from reference import exactly, reduce_op
 from table import CASES, at_random
+from torch_ucc._torch import all_gather_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from calls import Failures, assert_all_well
 from reference import reduction, sample
+from torch_ucc._torch import all_gather_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from layouts import strided
 from reference import exactly, sample
+from torch_ucc._torch import reduce_scatter_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 

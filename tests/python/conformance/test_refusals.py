@@ -36,8 +36,8 @@ from calls import (
 )
 from reductions import REDUCTIONS
 from reference import REFUSED_PAIRS, bits
+from torch_ucc._torch import HAS_2_14, all_gather_single, reduce_scatter_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 
@@ -293,7 +293,7 @@ def cases() -> dict[str, Case]:
             "shared elements": value("share", lambda: recv_any_source(spread, group, 5)),
         },
     }
-    if hasattr(dist, "gather_single"):
+    if HAS_2_14:
         doubles = torch.empty(8, dtype=torch.float64)
         by_op["gather_single"] = {
             "root too large": value("root 2", lambda: gather_single(torch.empty(8), four, 2, group)),

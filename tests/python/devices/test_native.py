@@ -20,8 +20,8 @@ import torch_ucc
 from accelerators import needs_gates, only_fake, started
 from calls import Report, assert_all_well, refusal, usable
 from torch_ucc._native import device_memory
+from torch_ucc._torch import all_gather_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 

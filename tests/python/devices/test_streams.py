@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from accelerators import MANY, held_up, needs_gates
 from calls import refusal, usable
+from torch_ucc._torch import reduce_scatter_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 

@@ -39,7 +39,7 @@ NOT_RUN = {
     "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
     "docs/torch-files.md: ci/upstream ~/pytorch/test/distributed": "needs a checkout of PyTorch",
     'docs/torch-2.14.md: dist.init_process_group("ucc", enable_re': "needs torch 2.14: test_reconfigure.py",
-    'docs/torch-2.14.md: cpu = torch.device("cpu")': "so does this: test_windows.py",
+    'docs/torch-2.14.md: cpu = torch.device("cpu")': "needs torch 2.14: test_windows.py",
     "docs/tuning.md: format = 1": "a part of a profile",
     "docs/tuning.md: this group cannot be created: TORCH_UCC_": "an output",
     "docs/launchers.md: sbatch --nodes=2 --ntasks-per-node=4 exa": "no SLURM; test_cluster.py runs the file",

@@ -23,8 +23,8 @@ import torch.distributed as dist
 import torch_ucc
 from deaths import GRACE, failure, meet, note, only_these_die, run_while_die, wait_for
 from torch_ucc._group import planning
+from torch_ucc._torch import all_gather_single
 from torch_ucc.testing import RankError, run_ranks
-from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 

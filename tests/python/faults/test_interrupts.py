@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 import torch_ucc
 from counting import Counting
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 

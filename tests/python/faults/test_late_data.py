@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 MINE = 100.0
 """What the caller writes once it has the error."""

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 import torch_ucc
 from deaths import failure, note, wait_for
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.testing.hosts import Hosts, hosts
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 from torch_ucc.topology.routes import BY_LEVELS, BY_UCC
 
 pytestmark = pytest.mark.multirank

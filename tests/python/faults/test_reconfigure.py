@@ -24,12 +24,13 @@ import torch_ucc
 from deaths import GRACE, failure, only_these_die
 from torch._C._distributed_c10d import ErrorType
 from torch_ucc._native import extension
+from torch_ucc._torch import HAS_2_14
 from torch_ucc.testing import run_ranks
 from torch_ucc.testing.hosts import Hosts
 
 pytestmark = [
     pytest.mark.multirank,
-    pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="torch before 2.14 has no reconfigure"),
+    pytest.mark.skipif(not HAS_2_14, reason="torch before 2.14 has no reconfigure"),
 ]
 
 WAYS = pytest.mark.parametrize("memory", ["1", "0"], ids=["memory", "ucc"])

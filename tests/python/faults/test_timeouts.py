@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from deaths import GRACE, meet
+from torch_ucc._torch import all_gather_single
 from torch_ucc.testing import RankError, run_ranks, run_script
-from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 

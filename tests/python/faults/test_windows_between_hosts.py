@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from torch_ucc._torch import HAS_2_14
 from torch_ucc.testing.hosts import Hosts
 
 pytestmark = [
     pytest.mark.multirank,
-    pytest.mark.skipif(not hasattr(dist, "_new_window"), reason="torch before 2.14 has no windows"),
+    pytest.mark.skipif(not HAS_2_14, reason="torch before 2.14 has no windows"),
 ]
 
 CPU = torch.device("cpu")

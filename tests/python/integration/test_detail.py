@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 
 pytestmark = pytest.mark.multirank
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch_ucc._torch import all_gather_single, functional
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single, functional
 
 functional_all_gather_single = functional("all_gather_single")
 functional_reduce_scatter_single = functional("reduce_scatter_single")

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch_ucc._torch import HAS_2_14
 from torch_ucc.testing import run_ranks
 
 pytestmark = [
     pytest.mark.multirank,
     pytest.mark.skipif(
-        not hasattr(dist.Backend, "_ensure_backend_registered"),
+        not HAS_2_14,
         reason="torch before 2.14 ignores ephemeral timeouts",
     ),
 ]

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch_ucc._torch import all_gather_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
+from torch_ucc._torch import HAS_2_14
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -40,7 +41,7 @@ def halves() -> list[float]:
     world = dist.group.WORLD
     rank = world.rank()
     pair = [0, 1] if rank < 2 else [3, 2]
-    mine = pair.index(rank) if hasattr(dist, "gather_single") else rank % 2  # torch before 2.14 sorts them
+    mine = pair.index(rank) if HAS_2_14 else rank % 2  # torch before 2.14 sorts them
     half = world.split_group(pair, group_name=f"half of {min(pair)}")
     assert half.group_name == f"half of {min(pair)}"
     assert (half.rank(), half.size()) == (mine, 2)

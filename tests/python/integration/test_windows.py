@@ -1,6 +1,6 @@
 """torch's windows, of torch 2.14 and later: one-sided puts, signals, and mapped tensors of other ranks.
 
-Every test runs with tensors that can be mapped and with any others, whose data go as messages.
+Most tests run twice: with tensors that other ranks can map, and with others, to which `put` sends messages.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch_ucc._torch import HAS_2_14
 from torch_ucc.testing import RankError, run_ranks
 
 pytestmark = [
     pytest.mark.multirank,
-    pytest.mark.skipif(not hasattr(dist, "_new_window"), reason="torch before 2.14 has no windows"),
+    pytest.mark.skipif(not HAS_2_14, reason="torch before 2.14 has no windows"),
 ]
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from torch_ucc._torch import all_gather_single
 from torch_ucc.testing import run_ranks, run_script
-from torch_ucc.testing.names import all_gather_single
 
 pytestmark = pytest.mark.multirank
 

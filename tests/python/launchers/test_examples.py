@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from processes import run
+from torch_ucc._torch import HAS_2_14
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 EXAMPLES = REPOSITORY / "examples"
@@ -56,7 +56,7 @@ def test_example(example: str, tmp_path: Path) -> None:
     assert re.search(SAYS[example], printed[-1]), printed[-1]
 
 
-@pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="torch before 2.14 has no reconfigure")
+@pytest.mark.skipif(not HAS_2_14, reason="torch before 2.14 has no reconfigure")
 def test_members_are_replaced(tmp_path: Path) -> None:
     printed = run(tmp_path, sys.executable, EXAMPLES / "replace_members.py")
     assert re.search("rank 1 of 2 from step [89] on", printed), printed

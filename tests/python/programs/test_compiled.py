@@ -17,12 +17,13 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from side_by_side import LIMIT, assert_same, whole_numbers
 from torch_ucc import functional
-from torch_ucc.testing import names, run_ranks
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
+from torch_ucc._torch import functional as functional_collective
+from torch_ucc.testing import run_ranks
 
-functional_all_gather_single = names.functional("all_gather_single")
-functional_reduce_scatter_single = names.functional("reduce_scatter_single")
-functional_all_gather_single_coalesced = names.functional("all_gather_single_coalesced")
+functional_all_gather_single = functional_collective("all_gather_single")
+functional_reduce_scatter_single = functional_collective("reduce_scatter_single")
+functional_all_gather_single_coalesced = functional_collective("all_gather_single_coalesced")
 
 pytestmark = pytest.mark.multirank
 

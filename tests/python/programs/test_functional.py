@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from side_by_side import LIMIT, assert_same, whole_numbers
+from torch_ucc._torch import functional
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import functional
 
 functional_reduce_scatter_single = functional("reduce_scatter_single")
 functional_all_gather_single = functional("all_gather_single")

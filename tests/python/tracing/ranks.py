@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch_ucc.testing.names import all_gather_single
+from torch_ucc._torch import all_gather_single
 
 LIMIT = 2.0
 """Of a group that is to time out, in seconds."""

@@ -15,8 +15,8 @@ from torch.distributed.flight_recorder.components.loader import read_dir
 from torch.distributed.flight_recorder.components.types import COLLECTIVES, Collective, MatchState
 from torch.distributed.flight_recorder.fr_trace import build_db
 from torch_ucc._native import extension
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.testing import run_ranks
-from torch_ucc.testing.names import all_gather_single, reduce_scatter_single
 from torch_ucc.tracing import fr_trace, records
 from torch_ucc.tracing.records import Dump
 

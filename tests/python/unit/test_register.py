@@ -20,12 +20,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo
 from torch_ucc import _autoload, _register, config
 from torch_ucc._native import extension
+from torch_ucc._torch import HAS_2_14
 from torch_ucc.testing import run_ranks
 from torch_ucc.topology import cores
 from torch_ucc.topology.algorithms import ONE_HOST
-
-TYPED = hasattr(dist, "gather_single")
-"""Whether this torch takes the type of a backend, as from 2.14 on: groups are called by it, not "custom"."""
 
 
 def in_fresh_process(program: str, *options: str) -> str:
@@ -71,7 +69,7 @@ ALONE = (
 
 def test_the_entry_points_serve_where_torch_calls_no_hook_at_import() -> None:
     """By the second name: for the first torch has an entry point of its own, and takes either."""
-    if not TYPED:
+    if not HAS_2_14:
         pytest.skip("torch before 2.14 reads no entry points of backends")
     program = "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n" + ALONE.format("'torch_ucc', ")
     assert in_fresh_process(program + "print(dist.get_backend(), dist.group.WORLD.name())") == "torch_ucc ucc"
@@ -178,7 +176,7 @@ def test_a_ucc_inside_torch_that_hides_ours_is_said_once(
     unregistered: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dist, "is_ucc_available", lambda: True)
-    if not TYPED:  # from 2.14 on torch takes whichever registered last, which is ours
+    if not HAS_2_14:  # from 2.14 on torch takes whichever registered last, which is ours
         with pytest.warns(RuntimeWarning, match='"torch_ucc" names that of torch-ucc'):
             _register.register()
         assert next(iter(unregistered)) == "torch_ucc"
@@ -251,7 +249,8 @@ def init_alone(backend: str, **options: Any) -> None:
 
 
 def default_name(backend: str) -> str:
-    if not TYPED:
+    """Torch 2.14 takes the type of a backend, and calls groups by it."""
+    if not HAS_2_14:
         return "custom"
     return "gloo" if backend.endswith("cuda:gloo") else "ucc"  # that of the accelerator, if a map has one
 
@@ -278,7 +277,7 @@ def test_a_group_of_each_device_map(backend: str, stand_in: StandIn) -> None:
 def test_a_map_of_the_second_name_works_without_a_default(stand_in: StandIn) -> None:
     """Before torch 2.14 only one name can be in first place. A map of the other is undefined, and works."""
     init_alone("cpu:torch_ucc,cuda:torch_ucc")
-    assert dist.group.WORLD.name() == ("ucc" if TYPED else "undefined")
+    assert dist.group.WORLD.name() == ("ucc" if HAS_2_14 else "undefined")
     x = torch.ones(3)
     dist.all_reduce(x)
     assert len(stand_in.calls) == 1

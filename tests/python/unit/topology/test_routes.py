@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch.distributed as dist
 from torch_ucc._native import extension
+from torch_ucc._torch import HAS_2_14
 from torch_ucc.topology import routes
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST
 from torch_ucc.topology.routes import BY_MESSAGES, BY_UCC, Collective, Protocol
@@ -123,6 +123,6 @@ def test_a_protocol_covers_its_sizes() -> None:
 def test_every_operation_has_its_way() -> None:
     for in_memory in (False, True):
         known = routes.ways(in_memory).keys()
-        if not hasattr(dist, "gather_single"):  # before torch 2.14
+        if not HAS_2_14:  # before torch 2.14
             known -= {"gather_single"}
         assert known == set(extension.compiled().operations())
