@@ -4,8 +4,8 @@
 
 Needs torch 2.14 or later. Three workers train. One is killed within a step; the other two give that step up,
 become the members of the group, and make the step again. Later a newcomer joins and takes over the state.
-At the end the parameters are compared, to the bit, with those of one process that was never disturbed: every
-step sums the gradients of the same six shards in the same order, however many ranks there are.
+At the end, the parameters must have the same bits as the parameters of one process that trained alone. They
+do, because each step sums the gradients of the same six shards in the same order for any number of ranks.
 """
 
 from __future__ import annotations

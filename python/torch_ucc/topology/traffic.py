@@ -1,7 +1,7 @@
 """How many bytes and steps one collective of UCC takes between the ranks of a team. Pure functions.
 
-The algorithms are those of UCC 1.9 for host memory. Rules choose one of them by size and number of ranks. The
-plan has rules for TCP (`algorithms`), and where it has none, UCC's own rules count.
+This module knows the algorithms of UCC 1.9 for host memory. The size and the number of ranks decide which
+algorithm UCC takes: by the rules of the plan for TCP (`algorithms`), or else by UCC's own rules.
 
 What is assumed:
 
