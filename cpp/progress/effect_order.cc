@@ -18,11 +18,19 @@ bool on_device(const Effects& effects) {
          std::any_of(effects.writes.begin(), effects.writes.end(), is_devices);
 }
 
+// Whether an operation with effects `later` waits for the end of an earlier one with effects
+// `earlier`, because it uses what the earlier one writes.
+bool follows_writes(const Effects& later, const Effects& earlier) {
+  return any_overlap(earlier.writes, later.writes) || any_overlap(earlier.writes, later.reads);
+}
+
+bool has_ended(const Op* op) { return op == nullptr || op->completion().done(); }
+
 }  // namespace
 
 bool EffectOrder::Before::over() const {
   const std::shared_ptr<const Op> one = op.lock();
-  return one == nullptr || one->completion().done() || (until_detached && one->has_detached_inputs());
+  return has_ended(one.get()) || (until_detached && one->has_detached_inputs());
 }
 
 void Effects::add(const Effects& others) {
@@ -36,18 +44,28 @@ bool conflict(const Effects& a, const Effects& b) {
 
 EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
   Earlier earlier;
+  std::vector<const Entry*> ends;  // the operations of `earlier` whose end the new one waits for
   const MutexLock lock(mutex_);
   forget_ended(on_device(effects));
-  for (const Entry& entry : entries_) {
-    const bool writes = any_overlap(entry.effects.writes, effects.writes) || any_overlap(entry.effects.writes, effects.reads);
-    const std::shared_ptr<Op> op = entry.op.lock();
-    const bool reads = !entry.has_ended() && any_overlap(entry.effects.reads, effects.writes);
+  for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
+    // One of `ends` cannot end before this one has: of many operations on one tensor, a new one
+    // waits for the last. An operation whose result goes to a device orders that result, too.
+    if (entry->lasts == nullptr && std::any_of(ends.begin(), ends.end(), [&](const Entry* later) {
+          return later->lasts == nullptr && follows_writes(later->effects, entry->effects);
+        })) {
+      continue;
+    }
+    const bool writes = follows_writes(effects, entry->effects);
+    const std::shared_ptr<Op> op = entry->op.lock();
+    const bool reads = !has_ended(op.get()) && any_overlap(entry->effects.reads, effects.writes);
     if (writes || (reads && !op->detach_inputs())) {
       earlier.push_back({op});
+      ends.push_back(&*entry);
     } else if (reads && !op->has_detached_inputs()) {
       earlier.push_back({op, /*until_detached=*/true});
     }
   }
+  std::reverse(earlier.begin(), earlier.end());
   return earlier;
 }
 
@@ -56,7 +74,7 @@ EffectOrder::Earlier EffectOrder::collectives() {
   const MutexLock lock(mutex_);
   forget_ended(/*on_device=*/false);
   for (const Entry& entry : entries_) {
-    if (entry.is_collective && !entry.has_ended()) {
+    if (entry.is_collective && !has_ended(entry.op.lock().get())) {
       earlier.push_back({entry.op});
     }
   }
@@ -65,14 +83,13 @@ EffectOrder::Earlier EffectOrder::collectives() {
 
 void EffectOrder::add(const std::shared_ptr<Op>& op, Effects effects, bool is_collective, Lasts lasts) {
   const MutexLock lock(mutex_);
-  forget_ended(on_device(effects));
   entries_.push_back({op, std::move(effects), is_collective, std::move(lasts)});
   size_.store(entries_.size(), std::memory_order_release);
 }
 
 void EffectOrder::forget_ended(bool on_device) {
   std::erase_if(entries_, [on_device](const Entry& entry) {
-    return entry.has_ended() && (entry.lasts == nullptr || (on_device && !entry.lasts()));
+    return has_ended(entry.op.lock().get()) && (entry.lasts == nullptr || (on_device && !entry.lasts()));
   });
   size_.store(entries_.size(), std::memory_order_release);
 }

@@ -41,6 +41,26 @@ def test_one_tensor_in_several_operations(dtype: torch.dtype) -> None:
     assert run_ranks(thrice, 2, dtype) == [expected, expected]
 
 
+MANY = 3000
+
+
+def many() -> list[float]:
+    """Doubled and halved in turns."""
+    tensor = torch.full((200,), 3.0)
+    half = dist._make_nccl_premul_sum(0.5 / dist.get_world_size())
+    works = []
+    for call in range(MANY):
+        works.append(dist.all_reduce(tensor, half if call % 2 else dist.ReduceOp.SUM, async_op=True))
+    for work in works:
+        work.wait()
+    return tensor.unique().tolist()
+
+
+def test_thousands_of_operations_on_one_tensor() -> None:
+    """They take minutes if each of them looks at all earlier ones whenever one of them is polled."""
+    assert run_ranks(many, 2) == [[3.0 if MANY % 2 == 0 else 6.0]] * 2
+
+
 def message_after_barrier() -> list[float]:
     """Rank 1 calls the barrier once it has the message, which rank 0 sends after its call of it."""
     tensor, message = torch.ones(4), torch.full((4,), 7.0)
