@@ -92,16 +92,7 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> stor
   if (mine == ranks.end()) {
     return nullptr;
   }
-  const Settings& settings = context_->settings();
-  const auto* const own = dynamic_cast<const Options*>(opts.get());
-  if (own != nullptr && !(own->ucc.empty() && own->ucx.empty()) &&
-      (own->ucc != settings.own_ucc || own->ucx != settings.own_ucx)) {
-    throw_for_user(Status(StatusCode::unsupported, "a part of group '" + info_->name +
-                                                       "' has the options of UCC and UCX that the group has: for others use "
-                                                       "new_group()"));
-  }
-  // Unset if the options only set something else
-  const bool timed = opts && opts->timeout != c10d::kUnsetTimeout;
+  require_same_libraries(opts, "a part of");
   // If a whole world is shrunk, torch numbers the remaining processes anew.
   const bool is_new_world = apart && spec_.global_ranks.size() == spec_.world->size;
   GroupSpec part{std::move(store),
@@ -109,13 +100,54 @@ c10::intrusive_ptr<c10d::Backend> UccBackend::part(std::shared_ptr<KvStore> stor
                  is_new_world ? std::make_shared<const World>(World{ranks.size()}) : spec_.world,
                  {},
                  static_cast<int>(mine - ranks.begin()),
-                 timed ? opts->timeout : milliseconds(timeout_ms_.load()),
+                 timeout_of(opts),
                  apart};
   for (const int rank : ranks) {
     part.global_ranks.push_back(is_new_world ? static_cast<std::int64_t>(part.global_ranks.size())
                                              : spec_.global_ranks[static_cast<std::size_t>(rank)]);
   }
-  return for_user([&] { return c10::make_intrusive<UccBackend>(CommContext::find_place(part, settings), settings); });
+  return made(part);
+}
+
+c10::intrusive_ptr<c10d::Backend> UccBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank,
+                                                    const int& size) {
+  refuse_forked_child("merging group '" + info_->name + "' with others");
+  if (rank < 0 || rank >= size) {
+    throw_for_user(Status(StatusCode::invalid, "merge of group '" + info_->name + "': rank " + std::to_string(rank) +
+                                                   " is not a rank of a group of " + std::to_string(size)));
+  }
+  require_same_libraries(opts, "a group merged with");
+  GroupSpec merged{std::make_shared<C10dStore>(store),
+                   opts && !opts->group_name.empty() ? opts->group_name : info_->name + ":merged",
+                   std::make_shared<const World>(World{static_cast<std::size_t>(size)}),
+                   {},
+                   rank,
+                   timeout_of(opts)};
+  merged.global_ranks.resize(merged.world->size);
+  std::iota(merged.global_ranks.begin(), merged.global_ranks.end(), 0);
+  return made(merged);
+}
+
+void UccBackend::require_same_libraries(const c10::intrusive_ptr<c10d::Backend::Options>& opts, const char* what) const {
+  const Settings& settings = context_->settings();
+  const auto* const own = dynamic_cast<const Options*>(opts.get());
+  if (own != nullptr && !(own->ucc.empty() && own->ucx.empty()) &&
+      (own->ucc != settings.own_ucc || own->ucx != settings.own_ucx)) {
+    throw_for_user(Status(StatusCode::unsupported, std::string(what) + " group '" + info_->name +
+                                                       "' has the options of UCC and UCX that the group has: for others use "
+                                                       "new_group()"));
+  }
+}
+
+milliseconds UccBackend::timeout_of(const c10::intrusive_ptr<c10d::Backend::Options>& opts) const {
+  const bool is_set = opts && opts->timeout != c10d::kUnsetTimeout;
+  return is_set ? opts->timeout : milliseconds(timeout_ms_.load());
+}
+
+c10::intrusive_ptr<UccBackend> UccBackend::made(const GroupSpec& group) const {
+  const Settings& settings = context_->settings();
+  return for_user([&] { return c10::make_intrusive<UccBackend>(CommContext::find_place(group, settings), settings); });
 }
 
 #if TUCC_TORCH_HAS_RECONFIGURE

@@ -100,6 +100,12 @@ class UccBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
                                            const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
+  // Creates a group of `size` processes that meet in `store`, where this process is `rank`. They may
+  // come from different groups and worlds: those of the new group are a world of their own.
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank,
+                                          const int& size) override;
+
   const std::string getBackendName() const override { return "ucc"; }  // NOLINT(readability-const-return-type): c10d's signature
 #if TUCC_TORCH_HAS_RECONFIGURE
   bool supportsWindow() const override { return true; }
@@ -237,6 +243,12 @@ class UccBackend final : public c10d::Backend {
   // among them. `apart`: on a context of its own.
   c10::intrusive_ptr<c10d::Backend> part(std::shared_ptr<KvStore> store, const std::string& name, const std::vector<int>& ranks,
                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts, bool apart = false);
+  // A new group has the options of UCC and UCX that this group has. Throws if `opts` names others;
+  // `what` is the new group in the error.
+  void require_same_libraries(const c10::intrusive_ptr<c10d::Backend::Options>& opts, const char* what) const;
+  // That of `opts`, or that of this group if `opts` does not set it.
+  std::chrono::milliseconds timeout_of(const c10::intrusive_ptr<c10d::Backend::Options>& opts) const;
+  c10::intrusive_ptr<UccBackend> made(const GroupSpec& group) const;
 
   const GroupSpec spec_;
   const std::shared_ptr<CommContext> context_;

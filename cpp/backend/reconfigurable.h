@@ -128,6 +128,10 @@ class Reconfigurable final : public c10d::Backend {
                                            const c10::intrusive_ptr<c10d::Backend::Options>& opts) override {
     return now()->shrink(ranks_to_exclude, shrink_flags, opts);
   }
+  c10::intrusive_ptr<c10d::Backend> merge(const StorePtr& store, const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const int& rank, const int& size) override {
+    return now()->merge(store, opts, rank, size);
+  }
 
   bool supportsWindow() const override { return true; }
   c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override {

@@ -87,6 +87,24 @@ def test_replicas_and_a_group_across() -> None:
     assert found == [[a, b, a] for a, b in zip(inside, outside, strict=True)]
 
 
+def merged() -> list[Any]:
+    """Two jobs of two ranks each become one group of four, while each goes on as a job of its own."""
+    replica, mine = divmod(int(os.environ["RANK"]), 2)
+    dist.init_process_group("ucc", store=client(f"job {replica}"), rank=mine, world_size=2)
+    world = dist.group.WORLD
+    assert world is not None
+    both = world.merge_remote_group(client("both"), 4, timedelta(seconds=60), "both", "of both jobs")  # type: ignore[attr-defined]
+    ranks = [torch.zeros(1, dtype=torch.int64) for _ in range(4)]
+    both.allgather([ranks], [torch.tensor([2 * replica + mine])]).wait()
+    found = [both.size(), sorted(int(each) for each in ranks), total(both, 1.0), total(world, 10.0)]
+    dist.destroy_process_group()
+    return found
+
+
+def test_the_groups_of_two_jobs_are_merged() -> None:
+    assert run_ranks(merged, 4, init=False, timeout=120) == [[4, [0, 1, 2, 3], 4.0, 20.0]] * 4
+
+
 def in_turn() -> list[Any]:
     """Worlds are made and dropped, with others of the process open, and leave no context behind."""
     from torch_ucc._native import extension
