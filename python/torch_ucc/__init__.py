@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch_ucc._group.describe import describe as describe
     from torch_ucc._group.monitored_barrier import monitored_barrier as monitored_barrier
     from torch_ucc._register import use_as_default as use_as_default
+    from torch_ucc._replace_gloo import replace_gloo as replace_gloo
+    from torch_ucc._replace_gloo import restore_gloo as restore_gloo
     from torch_ucc.tracing.metrics import metrics as metrics
     from torch_ucc.tracing.metrics import stats as stats
     from torch_ucc.tracing.recorder import dump as dump
@@ -30,6 +32,8 @@ _HOMES = {
     "mark_step": "torch_ucc.tracing.tracer",
     "metrics": "torch_ucc.tracing.metrics",
     "monitored_barrier": "torch_ucc._group.monitored_barrier",
+    "replace_gloo": "torch_ucc._replace_gloo",
+    "restore_gloo": "torch_ucc._replace_gloo",
     "stats": "torch_ucc.tracing.metrics",
     "trace": "torch_ucc.tracing.tracer",
     "use_as_default": "torch_ucc._register",
@@ -41,6 +45,8 @@ __all__ = [
     "mark_step",
     "metrics",
     "monitored_barrier",
+    "replace_gloo",
+    "restore_gloo",
     "stats",
     "trace",
     "use_as_default",

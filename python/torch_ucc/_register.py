@@ -33,6 +33,9 @@ CLOSE_AT_EXIT = timedelta(milliseconds=500)
 log = logging.getLogger("torch_ucc")
 """TORCH_LOGS=torch_ucc shows it, TORCH_LOGS=+torch_ucc with more."""
 
+_OF_OTHERS = ("ProcessGroupNCCL.Options", "ProcessGroupXCCL.Options")
+"""Torch hands the options of a group to each of its backends: those of "cpu:ucc,cuda:nccl" are nccl's."""
+
 DEVICES = ["cpu", "cuda", "xpu", "privateuseone"]  # a list: torch would iterate over the letters of a string
 
 
@@ -46,14 +49,18 @@ def register() -> None:
         return
     typed = _type()
     for name in NAMES:
-        Backend.register_backend(name, _create, extended_api=True, devices=list(DEVICES), **typed)
-    main_name = _main_name(typed)
+        Backend.register_backend(name, create, extended_api=True, devices=list(DEVICES), **typed)
+    found_by = main_name()
     if not typed:
-        _help_torch_find_us(Backend, main_name)
+        _help_torch_find_us(Backend, found_by)
     _end_coalescing_after_exceptions()
-    if os.environ.get("TORCH_UCC_AS_DEFAULT", "").strip() == "1":
-        Backend.default_device_backend_map["cpu"] = main_name
-    if main_name != NAMES[0]:
+    if _asked_for("TORCH_UCC_AS_DEFAULT"):
+        Backend.default_device_backend_map["cpu"] = found_by
+    if _asked_for("TORCH_UCC_REPLACE_GLOO"):
+        from torch_ucc._replace_gloo import replace_gloo
+
+        replace_gloo()
+    if found_by != NAMES[0]:
         warnings.warn(
             'This torch has a "ucc" backend of its own and prefers it: "torch_ucc" names that of torch-ucc.',
             RuntimeWarning,
@@ -61,35 +68,57 @@ def register() -> None:
         )
 
 
+def _asked_for(setting: str) -> bool:
+    """Without the settings' own module, which `import torch` need not load. It refuses other values later."""
+    return os.environ.get(setting, "").strip() == "1"
+
+
 def use_as_default() -> None:
     """From now on take this backend for CPU tensors where init_process_group() names none."""
     from torch.distributed import Backend
 
     register()
-    Backend.default_device_backend_map["cpu"] = _main_name(_type())
+    Backend.default_device_backend_map["cpu"] = main_name()
 
 
-def _main_name(typed: dict[str, Any]) -> str:
-    """The name by which torch finds this backend and no other. `typed`: what `_type` returns.
+def main_name() -> str:
+    """The name by which torch finds this backend and no other.
 
     Before 2.14, torch prefers a ucc that is built into it. Later, it takes whichever was registered last.
     """
     from torch.distributed import is_ucc_available
 
-    return NAMES[1] if is_ucc_available() and not typed else NAMES[0]
+    return NAMES[1] if is_ucc_available() and not takes_type() else NAMES[0]
 
 
 def _type() -> dict[str, Any]:
     """What has a group carry the type UCC instead of CUSTOM. Empty before torch 2.14, which cannot."""
-    from torch.distributed import Backend, ProcessGroup
+    from torch.distributed import ProcessGroup
 
-    takes_it = "_backend_type" in inspect.signature(Backend.register_backend).parameters
-    return {"_backend_type": ProcessGroup.BackendType.UCC} if takes_it else {}
+    return {"_backend_type": ProcessGroup.BackendType.UCC} if takes_type() else {}
+
+
+def makers() -> dict[str, str]:
+    """Who makes a group for CPU tensors in this process, by what the program asks for."""
+    from torch.distributed import Backend
+
+    from torch_ucc._replace_gloo import is_replaced
+
+    named = {"ucc": "torch-ucc", "gloo": "torch-ucc" if is_replaced() else "torch"}
+    default = Backend.default_device_backend_map["cpu"]
+    return {**named, "no backend": named.get(default, default)}
+
+
+def takes_type() -> bool:
+    """Whether torch accepts the type of a backend's groups. Such a torch also registers gloo as a backend."""
+    from torch.distributed import Backend
+
+    return "_backend_type" in inspect.signature(Backend.register_backend).parameters
 
 
 def _is_ours(backend: type[Backend], name: str) -> bool:
     plugin = backend._plugins.get(name.upper())
-    return plugin is not None and plugin.creator_fn is _create
+    return plugin is not None and plugin.creator_fn is create
 
 
 def _help_torch_find_us(backend: type[Backend], name: str) -> None:
@@ -142,7 +171,7 @@ def _drop_coalescing(group: Any, error: BaseException) -> None:
         backend.drop_coalescing(f"{type(error).__name__} ended it: {error}")
 
 
-def _create(group: Any, options: Any) -> Any:
+def create(group: Any, options: Any) -> Any:
     """Called by torch on each member of a new group; returns the c10d backend.
 
     `group` is torch's _DistributedBackendOptions, `options` the pg_options of the user or None.
@@ -150,6 +179,9 @@ def _create(group: Any, options: Any) -> Any:
     from torch_ucc._native import extension
 
     compiled = extension.compiled()
+    if type(options).__qualname__ in _OF_OTHERS:
+        log.debug("group %r: %s are not for ucc", group.group_id, type(options).__qualname__)
+        options = None
     if options is not None and not isinstance(options, compiled.Options):
         raise TypeError(
             f"pg_options of a ucc group must be torch_ucc._core.Options, not {type(options).__name__}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PREFIX = "TORCH_UCC_"
 
 # Read by the project's scripts and tools.
-_OTHER_NAMES = ("TORCH_UCC_BENCH_BUSY", "TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHON")
+OTHER_NAMES = ("TORCH_UCC_BENCH_BUSY", "TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHON")
 
 # Of torch-ucc as it was before: they are no error, and do nothing.
 OLD_NAMES = {
@@ -170,6 +170,12 @@ class Config:
         "Be the backend for CPU tensors where init_process_group() names none. `import torch` reads it.",
         native=False,
     )
+    replace_gloo: bool = _setting(
+        False,
+        _switch,
+        "Make the groups that a program asks gloo for: docs/frameworks.md. `import torch` reads it.",
+        native=False,
+    )
 
     trace: str = _setting(
         "", str, "A directory where each rank writes a trace of its operations when it ends.", native=False
@@ -221,7 +227,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
     tuned = _profile(environment)
     values, sources = _of_profile(tuned) if tuned else ({}, {})
     for name, text in environment.items():
-        if not name.startswith(PREFIX) or name in _OTHER_NAMES or name in OLD_NAMES:
+        if not name.startswith(PREFIX) or name in OTHER_NAMES or name in OLD_NAMES:
             continue
         field = known.get(name)
         if field is None:

@@ -216,11 +216,17 @@ def main() -> int:
     parser.add_argument("-v", dest="verbose", action="store_true", help="a line for each test")
     parser.add_argument("--backend", default="ucc", choices=("ucc", "gloo"), help="gloo is for comparison")
     parser.add_argument(
+        "--replace-gloo", action="store_true", help="leave the tests the name gloo, and have ucc replace it"
+    )
+    parser.add_argument(
         "--limit", type=float, default=120.0, help="seconds for a test (default: %(default)s)"
     )
     parser.add_argument("--write", action="store_true", help="write the tables to build/upstream.md")
     options = parser.parse_args()
 
+    if options.replace_gloo:
+        options.backend = "gloo"
+        os.environ["TORCH_UCC_REPLACE_GLOO"] = "1"
     wanted = [name.removesuffix(".py") for name in options.files] or FILES
     if unknown := sorted(set(wanted) - set(FILES)):
         parser.error(f"there is no adaptation for {', '.join(unknown)}")

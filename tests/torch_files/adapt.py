@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 BACKEND = os.environ.get("BACKEND", "ucc")
-"""The backend under test. Gloo is there for comparison."""
+"""The backend that the tests name. Gloo is there for comparison, and for the replacement of gloo."""
+
+REPLACED = os.environ.get("TORCH_UCC_REPLACE_GLOO") == "1"
+"""Whether ucc makes the groups of gloo."""
 
 MARKS = "TORCH_FILES_MARKS"
 """The environment variable that names the folder of a test: for the stacks of its processes and the marks
@@ -365,7 +368,7 @@ class _Group:
     def __new__(cls, store: Any, rank: int, size: int, options: Any = None, *, timeout: Any = None) -> Any:
         import torch.distributed as dist
 
-        if BACKEND == "gloo":
+        if BACKEND == "gloo" and not REPLACED:
             made = dist.distributed_c10d.ProcessGroupGloo
             device = made.create_device(interface="lo")
             gloo = made._Options()
@@ -393,7 +396,7 @@ def _mark_use(dist: Any) -> None:
     """Leave a file where a group of ucc is made: some tests make none."""
     plugins = dist.Backend._plugins
     for name, plugin in list(plugins.items()):
-        if name.lower() in ("ucc", "torch_ucc"):
+        if name.lower() in ("ucc", "torch_ucc") or (REPLACED and name == "GLOO"):
             plugins[name] = plugin._replace(creator_fn=_marking(plugin.creator_fn))
 
 

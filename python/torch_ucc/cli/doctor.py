@@ -12,9 +12,10 @@ from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
+from torch_ucc import _register
 from torch_ucc.cli.topo import machine
 from torch_ucc.topology.doctor import Finding, Patient, examine, status
-from torch_ucc.topology.reach import survey
+from torch_ucc.topology.reach import compare_makers, survey
 
 _TOGETHER = timedelta(minutes=2)
 """How long the ranks may take to come together."""
@@ -54,7 +55,8 @@ def between_hosts(patient: Patient) -> list[Finding]:
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, size = next(rendezvous("env://"))
-    return survey(store, rank, size, patient.host, _TOGETHER)
+    found = survey(store, rank, size, patient.host, _TOGETHER)
+    return found + compare_makers(store, rank, size, _register.makers(), _TOGETHER)
 
 
 def built_with() -> dict[str, str]:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from torch_ucc.topology.devices import reachable
-from torch_ucc.topology.doctor import BROKEN, COSTLY, Finding
+from torch_ucc.topology.doctor import BROKEN, COSTLY, NOTE, Finding
 from torch_ucc.topology.inventory import Inventory
 
 _CONNECT = 5.0  # seconds; a host answers in milliseconds, if no firewall swallows the question
@@ -62,6 +62,34 @@ def survey(
         ]
         _share(store, "done", rank, size, True, limit)  # until then the others may still connect to us
     return found + collisions(rank, others) + _compare(rank, others, clocks)
+
+
+def compare_makers(
+    store: Store, rank: int, size: int, makers: Mapping[str, str], limit: timedelta
+) -> list[Finding]:
+    """Whether the ranks agree who makes a group of CPU tensors that names a backend, or none. `makers` are
+    those of this rank. Blocks until all ranks called it; raises what the store does."""
+    of_ranks = _share(store, "makers", rank, size, dict(makers), limit)
+    first = of_ranks[0]
+    if makers != first:
+        return [
+            Finding(
+                "makers",
+                BROKEN,
+                f"rank {rank} has groups made by {_listed(makers)}, but rank 0 by {_listed(first)}: "
+                "a group of both never comes about",
+                "give all ranks the same TORCH_UCC_REPLACE_GLOO and TORCH_UCC_AS_DEFAULT, and the same torch",
+            )
+        ]
+    if rank == 0:
+        return [
+            Finding("makers", NOTE, f"groups of CPU tensors are made by {_listed(makers)}", "none needed")
+        ]
+    return []
+
+
+def _listed(makers: Mapping[str, str]) -> str:
+    return ", ".join(f"{maker} for {name}" for name, maker in makers.items())
 
 
 def _share(store: Store, what: str, rank: int, size: int, mine: Any, limit: timedelta) -> list[Any]:
