@@ -42,10 +42,11 @@ class EffectOrder {
   using Lasts = std::function<bool()>;
 
   // Returns the operations that a new operation with these effects must wait for, except those that
-  // one of them waits for itself. The new operation waits until each of them has ended. If an earlier message only reads memory
-  // that the new operation writes, before() makes the message send from a copy if possible; then the new operation waits only
-  // until that copy exists. An operation that has ended, but whose result is still on its way to a device, is in the list as
-  // well; its pointer may be empty.
+  // one of them waits for itself. The new operation waits until each of them has ended. If an
+  // earlier message only reads memory that the new operation writes, before() makes the message send
+  // from a copy if possible; then the new operation waits only until that copy exists. An operation
+  // that has ended, but whose result is still on its way to a device, is in the list as well; its
+  // pointer may be empty.
   Earlier before(const Effects& effects);
 
   // Returns the collectives that have not ended.

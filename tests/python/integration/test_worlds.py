@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,32 @@ def in_turn() -> list[Any]:
 
 def test_worlds_made_and_dropped() -> None:
     assert run_ranks(in_turn, 2, timeout=120) == [[3.0] * 4 + [1]] * 2
+
+
+def held() -> tuple[int, int, int]:
+    """Descriptors, threads and mappings of this process."""
+    mappings = Path("/proc/self/maps").read_text().count("memfd:")
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), mappings
+
+
+def ten_at_once() -> list[Any]:
+    """What ten worlds leave behind, after a first one that is there to load what is loaded once."""
+    rank = dist.get_rank()
+    store = client("ten")
+    found, before = [], (0, 0, 0)
+    for turn in range(3):
+        worlds = [world(store, 1 - rank, 2, f"turn {turn} world {each}") for each in range(10)]
+        found.append(sum(total(group, 1.0 + each) for each, group in enumerate(worlds)))
+        for group in worlds:
+            dist.destroy_process_group(group)
+        if turn == 0:
+            before = held()
+    return [*found, [now - then for now, then in zip(held(), before, strict=True)]]
+
+
+def test_ten_worlds_at_once_leave_nothing_behind() -> None:
+    total_of_ten = 2.0 * sum(range(1, 11))
+    assert run_ranks(ten_at_once, 2, timeout=120) == [[total_of_ten] * 3 + [[0, 0, 0]]] * 2
 
 
 def in_opposite_order() -> list[float]:
