@@ -225,7 +225,7 @@ class End:
 
     def renewed(self) -> tuple[Program, list[Any]]:
         """A rank that is killed while it copies to another one blocks the queue of that one in shared
-        memory (README, Limits). The others go on in a world of their own, which has other queues."""
+        memory (docs/guarantees.md). The others go on in a world of their own, which has other queues."""
         survivors, last = self.ending.survivors, self.ending.last
         dist.destroy_process_group()
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from torch_ucc import config
+
 
 def cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -36,7 +38,17 @@ def describe(cores: list[int]) -> dict[str, object]:
         "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "settings": settings(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def settings() -> dict[str, str]:
+    """Those of torch-ucc in the environment."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(config.PREFIX) and name not in config.OTHER_NAMES
     }
 
 

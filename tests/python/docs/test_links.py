@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pages
 import pytest
+import yaml
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
@@ -34,3 +35,15 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
             todo += [(page.parent / link.partition("#")[0]).resolve() for link in pages.links(page)]
     unread = {page for page in pages.PAGES if page.parent.name == "docs"} - reached
     assert {page.name for page in unread} == set()
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    site = yaml.safe_load((pages.REPOSITORY / "docs" / "mkdocs.yml").read_text())
+    listed = [
+        page
+        for part in site["nav"]
+        for entries in part.values()
+        for entry in entries
+        for page in entry.values()
+    ]
+    assert sorted(listed) == sorted(map(pages.name_of, pages.PAGES))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.multirank
 
 CLOSE = 1.0
 BOUND = CLOSE + 2.0
-"""Seconds, as the README says."""
+"""Seconds, as docs/guarantees.md says."""
 LATE = BOUND + 8.0
 """What no load explains; the bound itself is asserted of the median of the cases."""
 

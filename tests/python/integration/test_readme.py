@@ -1,4 +1,4 @@
-"""What the README's first screen says."""
+"""What the README says, and the page of all pages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch_ucc.testing import run_script
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 README = (REPOSITORY / "README.md").read_text()
+PAGES = (REPOSITORY / "docs" / "README.md").read_text()
 
 pytestmark = pytest.mark.multirank
 
@@ -35,6 +36,10 @@ def test_the_example_is_that_program() -> None:
 def test_every_command_is_told() -> None:
     from torch_ucc.cli import COMMANDS
 
-    told = README[README.index("## Settings and commands") : README.index("## UCC and UCX")]
+    told = PAGES[PAGES.index("## Commands") :]
     for name in COMMANDS:
         assert f"`{name}" in told
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) < 900
