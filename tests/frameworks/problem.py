@@ -1,6 +1,7 @@
 """What every framework here learns, and what it leaves: losses and weights, to be compared between backends.
 
-A program is started as `PROGRAM BACKEND RESULT`, on each rank; rank 0 writes RESULT.
+A program is started as `PROGRAM BACKEND RESULT`, on each rank; rank 0 writes RESULT. BACKEND is ucc or gloo.
+With gloo, a program makes its group as it would without torch-ucc, which may replace gloo in its processes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,29 @@ def mean_over_ranks(loss: torch.Tensor) -> float:
 
 def save(path: Path, losses: Sequence[float], model: nn.Module) -> None:
     """Called by every rank, before the group is destroyed; `losses` one a step."""
-    weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
-    backend, ranks = dist.get_backend(), dist.get_world_size()
+    weights = weights_of(model)
     if dist.get_rank() == 0:
-        torch.save({"backend": backend, "ranks": ranks, "losses": [*losses], "weights": weights}, path)
+        write(path, losses, weights, dist.get_backend(), made_by(), dist.get_world_size())
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+
+
+def write(
+    path: Path,
+    losses: Sequence[float],
+    weights: dict[str, torch.Tensor],
+    backend: str,
+    maker: str,
+    ranks: int,
+) -> None:
+    """What compare.py reads. For a program without torch's default group; others call `save`."""
+    result = {"backend": backend, "made_by": maker, "ranks": ranks}
+    torch.save({**result, "losses": [*losses], "weights": weights}, path)
+
+
+def made_by(group: dist.ProcessGroup | None = None) -> str:
+    """The class of the object that serves the CPU tensors of a group, by default of the default one."""
+    served_by = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))
+    return type(served_by).__name__

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 
 def main() -> None:
     backend, result = problem.arguments()
-    dist.init_process_group(backend)
+    if backend == "ucc":
+        dist.init_process_group("ucc")
     accelerator = Accelerator(cpu=True)
     network = problem.network()
     model, optimizer, batches = accelerator.prepare(

@@ -35,7 +35,8 @@ class Losses(TrainerCallback):  # type: ignore[misc]
 
 def main() -> None:
     backend, result = problem.arguments()
-    dist.init_process_group(backend)
+    if backend == "ucc":
+        dist.init_process_group("ucc")
     losses = Losses()
     model = Regression()
     with tempfile.TemporaryDirectory() as folder:
@@ -53,6 +54,7 @@ def main() -> None:
                 save_strategy="no",
                 report_to="none",
                 disable_tqdm=True,
+                ddp_backend=None if backend == "ucc" else backend,
             ),
             train_dataset=[
                 {"inputs": inputs, "labels": targets}
