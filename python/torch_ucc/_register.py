@@ -52,7 +52,7 @@ def register() -> None:
         Backend.register_backend(name, create, extended_api=True, devices=list(DEVICES), **typed)
     found_by = main_name()
     if not typed:
-        _help_torch_find_us(Backend, found_by)
+        _name_groups()
     _end_coalescing_after_exceptions()
     if _asked_for("TORCH_UCC_AS_DEFAULT"):
         Backend.default_device_backend_map["cpu"] = found_by
@@ -121,17 +121,40 @@ def _is_ours(backend: type[Backend], name: str) -> bool:
     return plugin is not None and plugin.creator_fn is create
 
 
-def _help_torch_find_us(backend: type[Backend], name: str) -> None:
-    """Have "cpu:gloo,cuda:ucc" end with a default backend.
+def _name_groups() -> None:
+    """Have each of our groups carry the type UCC, and each group have a default backend, as since torch 2.14.
 
-    For a map without nccl, torch before 2.14 takes the first plugin as the default if its key is among the
-    map's values. Keys are upper-case and values lower-case, so it never is, and the group is left undefined:
-    its name and its hooks fail. A lower-case key in first place makes the comparison what it was meant to
-    be; plugins are otherwise looked up by upper-case key only.
+    Earlier releases give the type CUSTOM to the group of any plugin, and programs take that for something
+    else: TorchRec for a fake group, in which it exchanges nothing. And once a plugin is registered, they find
+    no default for a map without nccl, such as "cpu:gloo": the name and the hooks of such a group fail.
     """
-    plugins = dict(backend._plugins)
-    backend._plugins.clear()
-    backend._plugins.update({name: plugins[name.upper()], **plugins})
+    from torch.distributed import distributed_c10d
+
+    original = distributed_c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def helper(*args: Any, **kwargs: Any) -> Any:
+        group, store = original(*args, **kwargs)
+        if isinstance(group, torch.distributed.ProcessGroup):
+            _name_group(group)
+        return group, store
+
+    distributed_c10d._new_process_group_helper = helper
+
+
+def _name_group(group: torch.distributed.ProcessGroup) -> None:
+    from torch.distributed import ProcessGroup, distributed_c10d
+
+    config = distributed_c10d._world.pg_backend_config.get(group, "")
+    names = dict(pair.split(":") for pair in config.split(",") if pair)
+    ours = [torch.device(device) for device, name in names.items() if name in NAMES]
+    for device in ours:
+        group._register_backend(device, ProcessGroup.BackendType.UCC, group._get_backend(device))
+    default = group._get_backend_name()
+    if ours and default in ("undefined", "custom"):
+        group._set_default_backend(ProcessGroup.BackendType.UCC)
+    elif default == "undefined" and "gloo" in names.values():
+        group._set_default_backend(ProcessGroup.BackendType.GLOO)
 
 
 def _end_coalescing_after_exceptions() -> None:

@@ -121,11 +121,7 @@ def _during(arguments: dict[str, Any] | None) -> Iterator[None]:
 
 def _new_group(original: Any, *args: Any, **kwargs: Any) -> Any:
     with _during(inspect.signature(original).bind(*args, **kwargs).arguments):
-        group, store = original(*args, **kwargs)
-    if isinstance(group, ProcessGroup) and group._get_backend_name() == Backend.UNDEFINED:
-        # Of a map such as "cpu:gloo", for which torch finds no default where a plugin is registered.
-        group._set_default_backend(ProcessGroup.BackendType.GLOO)
-    return group, store
+        return original(*args, **kwargs)
 
 
 def _new_wrapper(original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -99,8 +99,11 @@ def _summarize(reports: list[ranks.Report]) -> None:
     print(f"{first.rounds} rounds, {first.groups} groups, {first.samples[-1].seconds:.0f} s")
     for rank, report in enumerate(reports):
         print(f"rank {rank}: {report.done.total()} calls, {report.checked} checks, {report.wrong} wrong")
-        medians = " ".join(f"{each / 2**20:.1f}" for each in memory.windows(report.samples))
-        print(f"  MB held, medians of windows of the second half: {medians}")
+        held = memory.windows(report.samples)
+        in_use = memory.windows(report.samples, what=lambda sample: sample.in_use)
+        for what, medians in ("held", held), ("allocated", in_use):
+            shown = " ".join(f"{each / 2**20:.1f}" for each in medians)
+            print(f"  MB {what}, medians of windows of the second half: {shown}")
     print("calls of rank 0:", ", ".join(f"{op} {count}" for op, count in sorted(first.done.items())))
 
 

@@ -15,6 +15,7 @@ import ctypes
 import gc
 import os
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of malloc.h
 class Sample:
     seconds: float  # since the start of the run
     held: int  # bytes
+    in_use: int = 0  # bytes of these that were allocated: the rest is holes between them, and code
 
 
 def keep_tight() -> None:
@@ -48,7 +50,37 @@ def held() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def windows(samples: list[Sample], count: int = WINDOWS) -> list[float]:
+class _MallInfo2(ctypes.Structure):
+    """Of malloc.h."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def in_use() -> int:
+    """How many bytes the allocator has given out, in this process."""
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = _MallInfo2
+    told = ask()
+    return int(told.uordblks + told.hblkhd)
+
+
+def windows(
+    samples: list[Sample], count: int = WINDOWS, what: Callable[[Sample], int] = lambda sample: sample.held
+) -> list[float]:
     """The medians of the windows of the second half, in bytes; windows without a sample are left out."""
     start, end = samples[0].seconds, samples[-1].seconds
     middle = (start + end) / 2
@@ -56,7 +88,7 @@ def windows(samples: list[Sample], count: int = WINDOWS) -> list[float]:
     found: list[list[int]] = [[] for _ in range(count)]
     for sample in samples:
         if sample.seconds >= middle and length > 0:
-            found[min(count - 1, int((sample.seconds - middle) / length))].append(sample.held)
+            found[min(count - 1, int((sample.seconds - middle) / length))].append(what(sample))
     return [statistics.median(each) for each in found if each]
 
 

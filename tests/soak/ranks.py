@@ -58,7 +58,7 @@ def run(seed: int, seconds: float, table: list[str], progress: Path, host_of: li
         done.update(step.op for thread in round_.threads for step in thread if step.group in groups)
         now = time.monotonic()
         if not samples or now - began - samples[-1].seconds >= SAMPLE_EVERY_S:
-            samples.append(memory.Sample(now - began, memory.held()))
+            samples.append(memory.Sample(now - began, memory.held(), memory.in_use()))
         if rank == 0 and now - said >= PROGRESS_EVERY_S:
             said = now
             with progress.open("a") as lines:

@@ -47,8 +47,7 @@ class ProcessGroupUCC(ProcessGroupWrapper):  # type: ignore[misc]
         options.global_ranks_in_group = []
         backend = _register.create(options, None)
 
-        kinds = dist.ProcessGroup.BackendType
-        kind = kinds.UCC if _register.takes_type() else kinds.CUSTOM
+        kind = dist.ProcessGroup.BackendType.UCC
         group = dist.ProcessGroup(store, rank, world_size)
         group._set_default_backend(kind)
         for device in _devices():

@@ -179,7 +179,6 @@ def test_a_ucc_inside_torch_that_hides_ours_is_said_once(
     if not HAS_2_14:  # from 2.14 on torch takes whichever registered last, which is ours
         with pytest.warns(RuntimeWarning, match='"torch_ucc" names that of torch-ucc'):
             _register.register()
-        assert next(iter(unregistered)) == "torch_ucc"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _register.register()
@@ -249,10 +248,8 @@ def init_alone(backend: str, **options: Any) -> None:
 
 
 def default_name(backend: str) -> str:
-    """Torch 2.14 takes the type of a backend, and calls groups by it."""
-    if not HAS_2_14:
-        return "custom"
-    return "gloo" if backend.endswith("cuda:gloo") else "ucc"  # that of the accelerator, if a map has one
+    """Torch 2.14 calls a group by the backend of the accelerator, if a map has one."""
+    return "gloo" if HAS_2_14 and backend.endswith("cuda:gloo") else "ucc"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +261,7 @@ def test_a_group_of_each_device_map(backend: str, stand_in: StandIn) -> None:
         warnings.simplefilter("error")
         init_alone(backend)
         assert len(stand_in.calls) == 1  # one backend for all of its devices
-        # The group has a default backend; torch 2.13 alone would leave that of a map undefined.
+        # Torch 2.13 alone would leave the default backend of a map undefined.
         assert dist.group.WORLD.name() == default_name(backend)
         assert dist.group.WORLD._has_hooks() is False
         x = torch.ones(3)
@@ -274,10 +271,16 @@ def test_a_group_of_each_device_map(backend: str, stand_in: StandIn) -> None:
         dist.destroy_process_group()
 
 
-def test_a_map_of_the_second_name_works_without_a_default(stand_in: StandIn) -> None:
-    """Before torch 2.14 only one name can be in first place. A map of the other is undefined, and works."""
+def test_a_group_of_another_backend_has_a_default_too(stand_in: StandIn) -> None:
+    """Torch 2.13 finds none once a plugin is registered."""
+    init_alone("cpu:gloo")
+    assert dist.group.WORLD.name() == "gloo"
+    assert stand_in.calls == []
+
+
+def test_a_map_of_the_second_name(stand_in: StandIn) -> None:
     init_alone("cpu:torch_ucc,cuda:torch_ucc")
-    assert dist.group.WORLD.name() == ("ucc" if HAS_2_14 else "undefined")
+    assert dist.group.WORLD.name() == "ucc"
     x = torch.ones(3)
     dist.all_reduce(x)
     assert len(stand_in.calls) == 1
