@@ -37,7 +37,7 @@ void StagedOp::count_begun() {
 
 Status StagedOp::start(LoopToken& token) {
   ticket_ = tickets_->take(token);
-  if (may_begin(token)) {
+  if (has_arrived() && tickets_->serves(token, ticket_)) {
     status_ = begin(token);
   }
   return status_;
@@ -45,7 +45,7 @@ Status StagedOp::start(LoopToken& token) {
 
 Op::State StagedOp::poll(LoopToken& token) {
   if (!begun_) {
-    if (!may_begin(token)) {
+    if (!has_arrived() || !tickets_->serves(token, ticket_)) {
       return status_.ok() ? State::in_flight : State::ended;
     }
     status_ = begin(token);
@@ -71,16 +71,6 @@ Op::State StagedOp::poll_begun(LoopToken& token) {
   }
   const Direct::OnDevice current(token, *direct());
   return inner().poll(token);
-}
-
-// Without copies, only the first operation in line looks whether the earlier ones have ended: if
-// all of 1000 operations on one tensor looked at each poll, they would take 45 s. An operation with
-// copies looks before its turn, so that its copies begin meanwhile.
-bool StagedOp::may_begin(LoopToken& token) {
-  if (copies_ == nullptr && !tickets_->serves(token, ticket_)) {
-    return false;
-  }
-  return has_arrived() && tickets_->serves(token, ticket_);
 }
 
 bool StagedOp::earlier_have_ended() {
@@ -209,7 +199,7 @@ std::string StagedOp::waits_for() const {
                ? "the rest of its data to come from " + copies_->device().str() + ", and a part of it was sent"
                : inner().waits_for();
   }
-  if (follows_others_ && !has_followed_) {
+  if (!has_followed_) {
     return "an earlier operation of its group on the same memory (" + first_of_these_ + "), and nothing of it was sent";
   }
   return arrived_ || copies_ == nullptr

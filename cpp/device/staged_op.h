@@ -57,7 +57,6 @@ class StagedOp final : public OpDecorator {
   Direct* direct() const { return copies_ == nullptr ? nullptr : copies_->direct(); }
   bool has_arrived();
   void follow();
-  bool may_begin(LoopToken& token);
   bool earlier_have_ended();
   void count_begun();
   Status begin(LoopToken& token);

@@ -61,6 +61,36 @@ def test_thousands_of_operations_on_one_tensor() -> None:
     assert run_ranks(many, 2) == [[3.0 if MANY % 2 == 0 else 6.0]] * 2
 
 
+def write_behind_a_line() -> list[list[float]]:
+    """Rank 0 broadcasts into what it also sends, in a message that stands behind others in its line.
+
+    One of those waits for data that rank 1 sends only after the broadcast.
+    """
+    numel = 4_000_000  # a broadcast for which the root waits
+    first, second = torch.full((numel,), -1.0), torch.full((numel,), -2.0)
+    if dist.get_rank() == 0:
+        works = [
+            dist.irecv(second, 1, tag=2),
+            dist.irecv(first, 1, tag=0),
+            dist.isend(second, 1, tag=3),
+            dist.isend(first, 1, tag=1),
+            dist.broadcast(first, 1, async_op=True),
+        ]
+        for work in works:
+            work.wait()
+    else:
+        dist.send(torch.full((numel,), 5.0), 0, tag=0)
+        dist.broadcast(torch.full((numel,), 9.0), 1)
+        dist.send(torch.full((numel,), 7.0), 0, tag=2)
+        dist.recv(second, 0, tag=3)
+        dist.recv(first, 0, tag=1)
+    return [first.unique().tolist(), second.unique().tolist()]
+
+
+def test_a_write_to_what_a_message_sends_that_waits_in_line() -> None:
+    assert run_ranks(write_behind_a_line, 2) == [[[9.0], [7.0]], [[5.0], [7.0]]]
+
+
 def message_after_barrier() -> list[float]:
     """Rank 1 calls the barrier once it has the message, which rank 0 sends after its call of it."""
     tensor, message = torch.ones(4), torch.full((4,), 7.0)

@@ -193,6 +193,36 @@ def interrupted_in_init(calls: int) -> str:
     return kind
 
 
+def interrupted_in_line() -> list[float]:
+    """Rank 0's all_reduce has its data, and is interrupted behind one that has not."""
+    mine, late, later = torch.full((8,), -1.0), torch.full((8,), -2.0), torch.ones(1)
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        works = [dist.irecv(late, 1, tag=2), dist.irecv(mine, 1, tag=0), dist.all_reduce(late, async_op=True)]
+        signal.signal(signal.SIGUSR1, _raise)
+        works[1].wait()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(HandlerError):
+            dist.all_reduce(mine)
+        store.set("interrupted in line", "")
+        for work in works:
+            work.wait()
+        found = late
+    else:
+        dist.send(torch.full((8,), 5.0), 0, tag=0)
+        store.wait(["interrupted in line"], timedelta(seconds=60))
+        dist.send(torch.full((8,), 7.0), 0, tag=2)
+        dist.all_reduce(torch.zeros(8))
+        found = torch.zeros(8)
+        dist.all_reduce(found)
+    dist.all_reduce(later)
+    return [*found.unique().tolist(), later.item()]
+
+
+def test_an_interrupted_operation_in_line_goes_on() -> None:
+    assert run_ranks(interrupted_in_line, 2) == [[7.0, 2.0], [5.0, 2.0]]
+
+
 @pytest.mark.parametrize("calls", [0, 2, 4, 8, 12, 16, 20])
 def test_ctrl_c_ends_init(calls: int) -> None:
     """The program gets KeyboardInterrupt, not an error of the group, whatever rank 0 waits for."""
