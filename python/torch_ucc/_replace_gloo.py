@@ -25,6 +25,7 @@ log = logging.getLogger("torch_ucc")
 
 GLOO = Backend.GLOO
 
+_lock = threading.RLock()  # register() may call replace_gloo()
 _undo: list[Any] = []
 """What takes back the present replacement, in order. Empty where gloo is torch's own."""
 
@@ -35,20 +36,22 @@ def replace_gloo() -> None:
     Every rank of such a group has to do so. Groups that exist stay what they are, and so does a
     `ProcessGroupGloo` that the program constructs itself.
     """
-    if _undo:
-        return
     _register.register()
-    # Torch 2.14 makes gloo's groups as it makes those of any backend: by a function that is registered.
-    if _register.takes_type():
-        _by_registration()
-    else:
-        _by_patch()
+    with _lock:
+        if _undo:
+            return
+        # Torch 2.14 makes gloo's groups as it makes those of any backend: by a registered function.
+        if _register.takes_type():
+            _by_registration()
+        else:
+            _by_patch()
 
 
 def restore_gloo() -> None:
     """From now on have gloo make its groups itself again. Idempotent."""
-    while _undo:
-        _undo.pop()()
+    with _lock:
+        while _undo:
+            _undo.pop()()
 
 
 def is_replaced() -> bool:
@@ -84,7 +87,7 @@ def _say_so() -> None:
 
 def _by_patch() -> None:
     """Torch 2.13 calls a class by its name in `distributed_c10d`, and afterwards asks what it is of."""
-    _patch("ProcessGroupGloo", _ProcessGroupGloo)
+    _patch("ProcessGroupGloo", _StandIn())
     _patch("_new_process_group_helper", _wrapped("_new_process_group_helper", _new_group))
     _patch("_create_process_group_wrapper", _wrapped("_create_process_group_wrapper", _new_wrapper))
 
@@ -130,25 +133,30 @@ def _new_wrapper(original: Any, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-class _StandIn(type):
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+class _StandIn:
+    """Called by torch for gloo's part of a group, and by a program for a group that it constructs itself."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         made_by_torch = _call.arguments
         if made_by_torch is None:
             return ProcessGroupGloo(*args, **kwargs)
         return _in_place_of_gloo(made_by_torch, *args, **kwargs)
 
-    def __instancecheck__(cls, candidate: Any) -> bool:
+    def __instancecheck__(self, candidate: Any) -> bool:
         if isinstance(candidate, ProcessGroupGloo):
             return True
         core = sys.modules.get("torch_ucc._core")
         return core is not None and isinstance(candidate, core.UccBackend)
 
-    def __getattr__(cls, name: str) -> Any:
+    def __subclasscheck__(self, candidate: type) -> bool:
+        return issubclass(candidate, ProcessGroupGloo)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        """A class that derives from the stand-in derives from gloo's."""
+        return (ProcessGroupGloo,)
+
+    def __getattr__(self, name: str) -> Any:
         return getattr(ProcessGroupGloo, name)
-
-
-class _ProcessGroupGloo(metaclass=_StandIn):
-    """What torch calls for gloo's part of a group, and for a group that a program constructs itself."""
 
 
 def _in_place_of_gloo(arguments: dict[str, Any], store: Any, rank: int, size: int, timeout: timedelta) -> Any:

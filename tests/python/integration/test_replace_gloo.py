@@ -120,6 +120,19 @@ def test_a_group_that_a_program_constructs_itself_is_gloos(replaced: None) -> No
     assert type(made).__name__ == "ProcessGroupGloo"
 
 
+def test_a_class_that_derives_from_gloos_is_gloos(replaced: None) -> None:
+    base: Any = dist.distributed_c10d.ProcessGroupGloo
+
+    class Derived(base):  # type: ignore[misc]
+        pass
+
+    made = Derived(dist.HashStore(), 0, 1, timedelta(seconds=20))
+    assert type(made) is Derived and isinstance(made, dist.ProcessGroupGloo)
+    assert isinstance(made, base) and issubclass(dist.ProcessGroupGloo, base)
+    alone()
+    assert not isinstance(dist.group.WORLD._get_backend(CPU), Derived)  # type: ignore[union-attr]
+
+
 def test_other_backends_are_what_they_were(replaced: None) -> None:
     import torch.testing._internal.distributed.fake_pg  # registers it
 
