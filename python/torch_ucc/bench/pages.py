@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_ucc.bench.cases import Case, format_size
-from torch_ucc.bench.figures import Figure, Sample, Samples, behind_dispatch
+from torch_ucc.bench.figures import Figure, Sample, Samples, behind_dispatch, figure
 from torch_ucc.bench.report import BASE, NOISY_SPREAD, format_ratio, format_seconds
-from torch_ucc.bench.targets import ALL_MPIS, Unit, Verdict
+from torch_ucc.bench.targets import ALL_MPIS, OCCASION_TARGETS, Occasions, Unit, Verdict
 
 READ = "Written by `ci/figures`. [How to read the tables](figures.md#how-to-read-the-tables)"
 
@@ -46,6 +46,7 @@ class Run:
     rate: str
     samples: list[Sample]
     targets: list[dict[str, Any]]
+    occasions: Occasions
 
     @staticmethod
     def of(path: Path) -> Run:
@@ -60,7 +61,8 @@ class Run:
             for each in data["samples"]
         ]
         about = data["machine"]
-        return Run(about, about.get("settings", {}), data["settings"]["rate"], samples, data["targets"])
+        settings = about.get("settings", {})
+        return Run(about, settings, data["settings"]["rate"], samples, data["targets"], data["occasions"])
 
     def places(self) -> list[Place]:
         return list(dict.fromkeys(self._place(sample) for sample in self.samples))
@@ -85,6 +87,8 @@ def page(runs: Sequence[Run]) -> str:
         for run in plain:
             if place in run.places():
                 lines += [*_cases(run.at(place), place.ranks, others, place), "", *_load(run, place)]
+    for occasions in (run.occasions for run in plain if run.occasions):
+        lines += ["## Start, training and idling", "", *_occasions(occasions), ""]
     if judged := [target for run in plain for target in run.targets if target["measured"]]:
         lines += ["## Targets", "", *_targets(judged)]
     return "\n".join(lines)
@@ -139,6 +143,18 @@ def _time(value: Figure | None) -> str:
     if value is None:
         return ""
     return format_seconds(value.median).replace("us", "µs") + " ~" * (value.spread > NOISY_SPREAD)
+
+
+def _occasions(occasions: Occasions) -> list[str]:
+    """One row a figure, one column a peer."""
+    lines = [f"| | {' | '.join(occasions)} |", "|---" * (1 + len(occasions)) + "|"]
+    for target in OCCASION_TARGETS:
+        found = [of_peer.get(target.what) for of_peer in occasions.values()]
+        if any(found):
+            unit = Unit.SECONDS if target.unit is Unit.RATIO else target.unit
+            cells = [unit.show(figure(each).median) if each else "" for each in found]
+            lines.append(f"| {target.name} | {' | '.join(cells)} |".replace(" us ", " µs "))
+    return lines
 
 
 def _targets(judged: Sequence[dict[str, Any]]) -> list[str]:

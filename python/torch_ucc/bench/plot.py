@@ -58,10 +58,12 @@ def _figure(samples: Samples, peers: Sequence[str], title: str) -> Any:
     panels = list(
         dict.fromkeys((each.ranks, each.case.op, each.case.dtype) for each in samples.all if each.case.nbytes)
     )
-    rows = -(-len(panels) // COLUMNS)
-    figure = Figure(figsize=(4 * COLUMNS, 3 * rows + 0.8), layout="constrained")
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (8, 4.5) if len(panels) == 1 else (4 * columns, 3 * rows + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title, fontsize=10)
-    axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for (ranks, op, dtype), axis in zip(panels, axes, strict=False):
         cases = {each.case for each in samples.all if each.ranks == ranks}
         _panel(
@@ -104,7 +106,7 @@ def _panel(axis: Any, samples: Samples, peers: Sequence[str], ranks: int, cases:
             sizes, [each.low for each in figures], [each.high for each in figures], color=colour, alpha=0.2
         )
     what = format_case(replace(cases[0], nbytes=0))
-    axis.set(xscale="log", yscale="log", title=f"{what}, {ranks} ranks")
+    axis.set(xscale="log", yscale="log", title=f"{what}, {ranks} ranks", ylabel="seconds a call")
     ticks = {4: "4 B", **{UNITS[unit]: f"1 {unit}B" for unit in "KM"}}
     axis.set_xticks(list(ticks), list(ticks.values()))
     axis.minorticks_off()

@@ -49,6 +49,7 @@ def written(folder: Path, name: str, *, peers: tuple[str, ...] = tuple(TIMES), *
                 "machine": {**about, "settings": changes.get("settings", {}), "foreign_load_cores": 0.02},
                 "settings": {"rate": changes.get("rate", "")},
                 "samples": samples,
+                "occasions": changes.get("occasions", {}),
                 "targets": [target, {**target, "measured": None, "verdict": "not measured"}],
             }
         )
@@ -100,6 +101,17 @@ def test_a_table_of_other_cases_has_no_such_column(tmp_path: Path) -> None:
         pages.Run.of(written(tmp_path, "b", peers=("ucc",), settings={"TORCH_UCC_HOST_PATH": "0"})),
     ]
     assert "HOST_PATH" not in pages.page(runs)
+
+
+def test_what_a_start_takes_has_a_table(tmp_path: Path) -> None:
+    occasions = {
+        "ucc": {"start": [0.02, 0.03, 0.04]},
+        "gloo": {"start": [0.002, 0.003, 0.004], "group": [1e-5]},
+    }
+    text = pages.page([pages.Run.of(written(tmp_path, "a", occasions=occasions))])
+    assert "## Start, training and idling\n\n| | ucc | gloo |\n|---|---|---|\n" in text
+    assert "| first group and all_reduce | 30.000 ms | 3.000 ms |" in text
+    assert "| a further group |  | 10.00 µs |" in text
 
 
 def test_a_page_is_of_one_machine(tmp_path: Path) -> None:
