@@ -1,6 +1,7 @@
 #include "progress/effect_order.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace torch_ucc {
@@ -47,20 +48,20 @@ EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
   std::vector<const Entry*> ends;  // the operations of `earlier` whose end the new one waits for
   const MutexLock lock(mutex_);
   forget_ended(on_device(effects));
-  for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
+  for (const Entry& entry : std::views::reverse(entries_)) {
     // One of `ends` cannot end before this one has: of many operations on one tensor, a new one
     // waits for the last. An operation whose result goes to a device orders that result, too.
-    if (entry->lasts == nullptr && std::any_of(ends.begin(), ends.end(), [&](const Entry* later) {
-          return later->lasts == nullptr && follows_writes(later->effects, entry->effects);
+    if (entry.lasts == nullptr && std::any_of(ends.begin(), ends.end(), [&](const Entry* later) {
+          return later->lasts == nullptr && follows_writes(later->effects, entry.effects);
         })) {
       continue;
     }
-    const bool writes = follows_writes(effects, entry->effects);
-    const std::shared_ptr<Op> op = entry->op.lock();
-    const bool reads = !has_ended(op.get()) && any_overlap(entry->effects.reads, effects.writes);
+    const bool writes = follows_writes(effects, entry.effects);
+    const std::shared_ptr<Op> op = entry.op.lock();
+    const bool reads = !has_ended(op.get()) && any_overlap(entry.effects.reads, effects.writes);
     if (writes || (reads && !op->detach_inputs())) {
       earlier.push_back({op});
-      ends.push_back(&*entry);
+      ends.push_back(&entry);
     } else if (reads && !op->has_detached_inputs()) {
       earlier.push_back({op, /*until_detached=*/true});
     }
