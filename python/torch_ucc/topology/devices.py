@@ -63,7 +63,7 @@ def _nearest(job: Job, rank: Rank, layer: str) -> tuple[list[RdmaPort], str]:
         if own:
             return own, f"on NUMA node {numa.id}, as its cores"
         return ports, f"none is on NUMA node {numa.id}, where its cores are"
-    return ports, "its cores are on no one NUMA node"
+    return ports, "its cores are on several NUMA nodes"
 
 
 def tcp(hosts: Sequence[Inventory]) -> list[Devices]:

@@ -132,7 +132,7 @@ def _panel(
         return None
     paths = {key: devices[key].path if key in devices else (key,) for key in here}
     inner = list(_buses(paths, boxes))
-    head = f"NUMA node {node.id}" if node else "of no one NUMA node"
+    head = f"NUMA node {node.id}" if node else "not attached to a NUMA node"
     count = len(cpus_in(node.cpus)) if node else 0
     note = f"{count} CPUs ({node.cpus}), {size_text(node.memory_bytes)}" if node else ""
     return _frame("node", head, note, _columns(inner))

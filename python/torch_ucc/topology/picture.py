@@ -31,7 +31,7 @@ def _tree(host: Inventory) -> Iterator[str]:
         yield from (f"    {line}" for line in _devices(host, node, len(host.numa) == 1))
     loose = list(_devices(host, None, False))
     if loose:
-        yield "  of no one NUMA node:"
+        yield "  not attached to a NUMA node:"
         yield from (f"    {line}" for line in loose)
     limits = host.limits
     memlock = "unlimited" if limits.memlock_bytes is None else size_text(limits.memlock_bytes)

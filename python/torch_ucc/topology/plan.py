@@ -127,7 +127,8 @@ def _devices(job: Job, layer: str) -> list[Devices]:
         ]
     if len(job.hosts) == 1:
         return [
-            Devices((LOOPBACK,), "no other host takes part, and UCX need listen to none") for _ in job.ranks
+            Devices((LOOPBACK,), "the job has one host, so UCX listens on the loopback interface only")
+            for _ in job.ranks
         ]
     if layer:
         return devices.rdma(job, layer)
@@ -159,23 +160,23 @@ def _same_host(job: Job) -> Choice:
     sysv = job.has_sysv()
     found: tuple[str, ...] = ("sysv" if sysv else "posix", "xpmem")
     if why_not:
-        reason = f"large messages are copied twice, since {why_not}"
+        reason = f"{why_not}, so large messages are copied twice"
     elif crowded:
         found = (*found, "cma")
-        reason = f"cma, of messages only, copies once, which needs no second core, and {crowded}"
+        reason = f"{crowded}, and with cma one core copies a large message once"
     else:
         reason = (
-            "every rank has a core, and two that copy at once are faster than cma; a rank that is killed "
-            "while it copies can block others of its host in groups without it"
+            "every rank has a core, and two ranks that copy at the same time are faster than cma. If a rank "
+            "is killed while it copies, it can block other ranks of its host in groups without it"
         )
     several = len(job.hosts) > 1
     reason += (
-        "; posix, which serves as sysv does, would take each rank 4 MiB more, and is left out"
+        ". posix is left out, because it does the same as sysv and costs each rank 4 MiB"
         if sysv
-        else "; sysv is left out, since a host has none"
+        else ". sysv is left out, because a host has none"
     )
     if not several:
-        reason += "; TCP, for which every look for messages takes a system call, is left out"
+        reason += ". TCP is left out, because each poll of it costs a system call"
     return Choice(
         SAME_HOST,
         "shared memory, and cma for large messages" if "cma" in found else "shared memory",
@@ -200,7 +201,7 @@ def _other_hosts(job: Job, layer: str) -> Choice:
         return Choice(
             OTHER_HOST,
             _NAMES[layer],
-            "every host has a connected port of it that its UCX can drive",
+            "every host has a connected port of this kind, and a UCX that can drive it",
             "UCX_TLS",
             UCX,
             OF_LINK_LAYER[layer],
@@ -220,7 +221,7 @@ def _why_tcp(job: Job) -> str:
         if not any(has_driver(host, each) for each in layers):
             named = " or ".join(_NAMES.get(each, each) for each in layers)
             return f"the UCX of host {host.host} cannot drive {named}: set UCX_HOME to one that can"
-    return "the hosts have no kind of RDMA port in common"
+    return "no kind of RDMA port is connected on every host"
 
 
 def _network_devices(job: Job, per_rank: Sequence[Devices]) -> Choice:
@@ -230,8 +231,8 @@ def _network_devices(job: Job, per_rank: Sequence[Devices]) -> Choice:
     reasons = list(dict.fromkeys(each.reason for each in per_rank))
     return Choice(
         "network devices",
-        values[0] if len(values) == 1 else "for each rank its own",
-        reasons[0] if len(reasons) == 1 else "each rank uses what is nearest to it, see below",
+        values[0] if len(values) == 1 else "different for each rank",
+        reasons[0] if len(reasons) == 1 else "each rank uses the devices nearest to it, listed below",
         "UCX_NET_DEVICES",
         UCX if values == ["all"] else PLAN,
     )
@@ -248,12 +249,15 @@ def _segments(job: Job) -> Choice:
     if said := _user(job, TCP_SEGMENTS):
         return Choice(about, said.partition("=")[2], "set by the user", setting, said)
     if len(job.ranks) > _MOST_FOR_LONG_SEGMENTS:
-        reason = f"a rank may hold one of each peer, and there are more than {_MOST_FOR_LONG_SEGMENTS} ranks"
+        reason = (
+            f"a rank may hold one of each peer, and the job has more than {_MOST_FOR_LONG_SEGMENTS} ranks"
+        )
         return Choice(about, "64 KB, 8 KB where copied", reason, setting, UCX)
     return Choice(
         about,
         "256 KB, 64 KB where copied",
-        "with UCX's own, 64 and 8 KB, of one system call each, messages of 1 MB take up to 1.5 times as long",
+        "UCX sends each segment by one system call. With its own sizes, 64 KB and 8 KB, messages of 1 MB "
+        "take up to 1.5 times as long",
         setting,
         PLAN,
         told=(("TCP_RX_SEG_SIZE", "256k"), ("TCP_TX_SEG_SIZE", "64k")),
@@ -267,9 +271,9 @@ def _on_one_host(job: Job) -> Choice:
     return Choice(
         ON_ONE_HOST,
         IN_MEMORY,
-        "each rank writes to memory of its own, and the others read it: collectives of groups whose ranks "
-        "are all on one host, and messages between ranks of a host. Where ranks cannot map this memory, UCC "
-        "and UCX serve them, as the other rows say",
+        "each rank writes to its own memory, and the other ranks read it. This serves collectives of groups "
+        "on one host, and messages between ranks of a host. If ranks cannot map this memory, UCC and UCX "
+        "serve them, as the other rows say",
         setting,
         US,
     )
@@ -283,8 +287,8 @@ def _levels(job: Job) -> Choice:
     return Choice(
         about,
         "on each host first, then between hosts" + (f", from {said.partition('=')[2]} on" if said else ""),
-        "the ranks of a host share memory, so that only the ranks with the same place on their hosts "
-        "exchange a share each by UCC, and a rank sends less over the network, and to fewer others",
+        "the ranks of a host share memory. A rank then exchanges only its share by UCC, with the ranks that "
+        "have the same place on other hosts, so it sends less over the network, and to fewer ranks",
         setting,
         said or US,
     )
@@ -297,7 +301,7 @@ def _collectives(job: Job) -> Choice:
     if len(job.hosts) > 1 and job.most_per_host() > 1:
         reason = "hier, which reduces on each host first, was no faster between simulated hosts"
     elif len(job.hosts) > 1:
-        reason = "hier has nothing to gain where a host has one rank"
+        reason = "hier gains nothing if each host has one rank"
     else:
         reason = "hier is for several hosts"
     return Choice("collectives", "basic", reason, "UCC_CLS", UCC)
@@ -315,12 +319,14 @@ def _algorithms(job: Job, layer: str) -> Choice:
         rules = algorithms.beside(rules, theirs)
         if layer or rules == theirs:
             return Choice(about, theirs, reason, setting, by)
-        first = f"{by} decides where it says something, and else "
+        first = f"{by} decides for the cases that it names. For the others, "
     if layer:
-        return Choice(about, "UCC's", f"others were not measured over {_NAMES[layer]}", setting, UCC)
-    why = "with few ranks and bytes it is steps that take time, of which this tree has the fewest"
+        return Choice(
+            about, "UCC's", f"other algorithms were not measured over {_NAMES[layer]}", setting, UCC
+        )
+    why = "with few ranks and few bytes the number of steps decides, and this tree has the fewest"
     if crowded:
-        why += ", and with more bytes, too, where ranks share cores"
+        why += ", also for more bytes if ranks share cores"
     shown = rules.replace("#", ", ")
     return Choice(
         about,
@@ -341,7 +347,7 @@ def _counts(job: Job) -> Choice:
     return Choice(
         "ranks on a host",
         str(most),
-        "UCX counts on a device being shared by so many",
+        "UCX divides the bandwidth of a device by this number",
         "UCC_ESTIMATED_NUM_PPN",
         PLAN,
         told=(("ESTIMATED_NUM_PPN", str(most)),),
@@ -350,7 +356,7 @@ def _counts(job: Job) -> Choice:
 
 def _waiting(job: Job) -> Choice:
     if crowded := _crowded(job):
-        return Choice("waiting", "yield, then sleep; no spinning there", crowded, "TORCH_UCC_YIELD_FOR", US)
+        return Choice("waiting", "yield, then sleep, without spinning", crowded, "TORCH_UCC_YIELD_FOR", US)
     return Choice("waiting", "spin, then yield, then sleep", "every rank has a core", "TORCH_UCC_SPIN", US)
 
 
@@ -372,9 +378,9 @@ def _accelerators(job: Job) -> Choice:
     return Choice(
         "accelerator tensors",
         ", and ".join(ways),
-        f"UCC and UCX are shown no address {seen}: tensors are copied to pinned memory of the host and "
-        "back, large ones slice by slice, in the order of the streams. Where NCCL serves the GPUs it is "
-        'faster, by the backend "cpu:ucc,cuda:nccl"',
+        f"UCC and UCX see no address {seen}. Tensors are copied to pinned memory of the host and back, "
+        "large ones slice by slice, in the order of the streams. If NCCL serves the GPUs, it is faster: use "
+        'the backend "cpu:ucc,cuda:nccl"',
         (DEVICE_COLLECTIVES if native and not direct else DEVICE_P2P)[0],
         US,
     )

@@ -97,7 +97,7 @@ def test_what_somebody_set_for_an_algorithm_is_told_with_ours(name: str) -> None
     plan = make_plan(uniform([machine("small_vm")], 2, {name: theirs}))
     assert dict(plan.ucc_settings(0))["TL_UCP_TUNE"] == f"{ONE_HOST}#{theirs}"
     choice = plan.about("algorithms")
-    assert choice and choice.reason.startswith(f"{name.removeprefix(PROFILE)}={theirs} decides where")
+    assert choice and choice.reason.startswith(f"{name.removeprefix(PROFILE)}={theirs} decides for the cases")
 
 
 @pytest.mark.parametrize("theirs", ["", "0", "reduce,allreduce,reduce_scatter:@0"])
@@ -142,7 +142,7 @@ def test_posix_serves_where_a_host_has_no_memory_of_system_v() -> None:
     choice = make_plan(uniform([with_it, without], 2)).about(SAME_HOST)
     assert choice and choice.told == (("TLS", "^cma,sysv"), ("POSIX_RX_BUFS_GROW", "257"))
     assert "posix" in choice.transports
-    assert "sysv is left out, since a host has none" in choice.reason
+    assert "sysv is left out, because a host has none" in choice.reason
 
 
 def test_what_one_rank_of_a_host_has_not_the_host_has_not() -> None:
