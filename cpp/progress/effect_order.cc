@@ -1,7 +1,6 @@
 #include "progress/effect_order.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 namespace torch_ucc {
@@ -48,7 +47,8 @@ EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
   std::vector<const Entry*> ends;  // the operations of `earlier` whose end the new one waits for
   const MutexLock lock(mutex_);
   forget_ended(on_device(effects));
-  for (const Entry& entry : std::views::reverse(entries_)) {
+  for (std::size_t left = entries_.size(); left-- != 0;) {  // the newest first
+    const Entry& entry = entries_[left];
     // One of `ends` cannot end before this one has: of many operations on one tensor, a new one
     // waits for the last. An operation whose result goes to a device orders that result, too.
     if (entry.lasts == nullptr && std::any_of(ends.begin(), ends.end(), [&](const Entry* later) {
