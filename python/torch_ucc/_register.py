@@ -219,7 +219,7 @@ def create(group: Any, options: Any) -> Any:
             group.group_size,
             group.group_id,
             timeout,
-            functools.partial(_member_of_these, options),
+            functools.partial(member_of_new_world, options),
         )
     # Empty means the default group.
     global_ranks = list(group.global_ranks_in_group) or list(range(group.group_size))
@@ -234,10 +234,10 @@ def create(group: Any, options: Any) -> Any:
     )
 
 
-def _member_of_these(
+def member_of_new_world(
     options: Any, store: Any, rank: int, size: int, group_id: str, timeout: timedelta
 ) -> Any:
-    """Called by a group that is reconfigured: its members are a world of their own."""
+    """Creates this process's member of a group whose members are a world of their own."""
     from torch_ucc._native import extension
 
     return _member(

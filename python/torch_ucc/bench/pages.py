@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_ucc.bench.cases import Case, format_size
-from torch_ucc.bench.figures import Figure, Sample, Samples, behind_dispatch, figure
-from torch_ucc.bench.report import BASE, NOISY_SPREAD, format_ratio, format_seconds
-from torch_ucc.bench.targets import ALL_MPIS, OCCASION_TARGETS, Occasions, Unit, Verdict
+from torch_ucc.bench.figures import Figure, Sample, Samples, behind_dispatch
+from torch_ucc.bench.report import BASE, NOISY_SPREAD, format_ratio, format_seconds, occasion_rows
+from torch_ucc.bench.targets import ALL_MPIS, Occasions, Unit, Verdict
 
 READ = "Written by `ci/figures`. [How to read the tables](figures.md#how-to-read-the-tables)"
 
@@ -91,7 +91,7 @@ def page(runs: Sequence[Run]) -> str:
         lines += ["## Start, training and idling", "", *_occasions(occasions), ""]
     if judged := [target for run in plain for target in run.targets if target["measured"]]:
         lines += ["## Targets", "", *_targets(judged)]
-    return "\n".join(lines)
+    return "\n".join(lines).replace(" us ", " µs ")
 
 
 def _machine(run: Run) -> str:
@@ -112,7 +112,9 @@ def _cases(samples: Samples, ranks: int, others: Sequence[Run], place: Place) ->
     peers = [peer for peer in measured if not peer.endswith(behind_dispatch(""))]
     mpis = [peer for peer in peers if peer in ALL_MPIS]
     further = {_label(run): run.at(place) for run in others if place in run.places()}
-    further = {name: found for name, found in further.items() if any(map(_has(found, ranks), cases))}
+    further = {
+        name: found for name, found in further.items() if any(found.cell(BASE, ranks, case) for case in cases)
+    }
     dtypes = len({case.dtype for case in cases}) > 1
     head = ["operation", *["type"] * dtypes, "size", BASE, *further]
     head += [peer for peer in peers if peer != BASE]
@@ -131,10 +133,6 @@ def _cases(samples: Samples, ranks: int, others: Sequence[Run], place: Place) ->
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
-def _has(samples: Samples, ranks: int) -> Any:
-    return lambda case: samples.cell(BASE, ranks, case) is not None
-
-
 def _label(run: Run) -> str:
     return "ucc, " + " ".join(f"{name}={value}" for name, value in run.settings.items())
 
@@ -142,18 +140,15 @@ def _label(run: Run) -> str:
 def _time(value: Figure | None) -> str:
     if value is None:
         return ""
-    return format_seconds(value.median).replace("us", "µs") + " ~" * (value.spread > NOISY_SPREAD)
+    return format_seconds(value.median) + " ~" * (value.spread > NOISY_SPREAD)
 
 
 def _occasions(occasions: Occasions) -> list[str]:
     """One row a figure, one column a peer."""
     lines = [f"| | {' | '.join(occasions)} |", "|---" * (1 + len(occasions)) + "|"]
-    for target in OCCASION_TARGETS:
-        found = [of_peer.get(target.what) for of_peer in occasions.values()]
-        if any(found):
-            unit = Unit.SECONDS if target.unit is Unit.RATIO else target.unit
-            cells = [unit.show(figure(each).median) if each else "" for each in found]
-            lines.append(f"| {target.name} | {' | '.join(cells)} |".replace(" us ", " µs "))
+    for name, unit, found in occasion_rows(occasions):
+        cells = [unit.show(each.median) if each else "" for each in found]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
@@ -166,9 +161,7 @@ def _targets(judged: Sequence[dict[str, Any]]) -> list[str]:
         )
         verdict = Verdict(each["verdict"]).value
         wanted = each["wanted"].replace("|", "\\|")
-        lines.append(
-            f"| {each['name']} | {wanted} | {measured} | {floor} | {verdict} |".replace(" us ", " µs ")
-        )
+        lines.append(f"| {each['name']} | {wanted} | {measured} | {floor} | {verdict} |")
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from torch_ucc.bench.cases import format_size
@@ -64,19 +64,19 @@ def cases_table(samples: Samples, ranks: int, peers: Sequence[str], where: str =
 def occasions_table(occasions: Occasions) -> str:
     """One row a figure, one column a peer."""
     rows = [["", *occasions]]
+    for name, unit, found in occasion_rows(occasions):
+        cells = (f"{unit.show(each.median)} ±{each.spread:.0%}" if each else "-" for each in found)
+        rows.append([name, *cells])
+    return table(rows)
+
+
+def occasion_rows(occasions: Occasions) -> Iterator[tuple[str, Unit, list[Figure | None]]]:
+    """The name and the unit of each figure that any peer has, and the figures by peer."""
     for target in OCCASION_TARGETS:
         values = [of_peer.get(target.what) for of_peer in occasions.values()]
-        if not any(values):
-            continue
-        unit = Unit.SECONDS if target.unit is Unit.RATIO else target.unit
-        found = [figure(each) if each else None for each in values]
-        rows.append(
-            [
-                target.name,
-                *(f"{unit.show(each.median)} ±{each.spread:.0%}" if each else "-" for each in found),
-            ]
-        )
-    return table(rows)
+        if any(values):
+            unit = Unit.SECONDS if target.unit is Unit.RATIO else target.unit
+            yield target.name, unit, [figure(each) if each else None for each in values]
 
 
 def targets_table(judgements: Sequence[Judgement]) -> str:

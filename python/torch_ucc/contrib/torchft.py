@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store, _DistributedBackendOptions
+from torch._C._distributed_c10d import Store
 from torchft.process_group import ProcessGroupWrapper  # type: ignore[import-not-found]
 
 from torch_ucc import _register
@@ -37,15 +37,8 @@ class ProcessGroupUCC(ProcessGroupWrapper):  # type: ignore[misc]
     def _create_pg(self, store: Store, rank: int, world_size: int) -> dist.ProcessGroup:
         """Called by `configure`, which has aborted the former group. `store` is for this group only."""
         self._error = None
-        options = _DistributedBackendOptions()
-        options.store = store
-        options.group_rank = rank
-        options.group_size = world_size
-        options.timeout = self._timeout
-        options.group_id = f"torchft_quorum_{self._quorum_id}_rank_{self._group_rank or 0}"
-        # Without ranks of the default group: the replicas are a world of their own.
-        options.global_ranks_in_group = []
-        backend = _register.create(options, None)
+        name = f"torchft_quorum_{self._quorum_id}_rank_{self._group_rank or 0}"
+        backend = _register.member_of_new_world(None, store, rank, world_size, name, self._timeout)
 
         kind = dist.ProcessGroup.BackendType.UCC
         group = dist.ProcessGroup(store, rank, world_size)
