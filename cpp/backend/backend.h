@@ -100,8 +100,8 @@ class UccBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<std::int64_t>& ranks_to_exclude, int shrink_flags,
                                            const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
-  // Creates a group of `size` processes that meet in `store`, where this process is `rank`. They may
-  // come from different groups and worlds: those of the new group are a world of their own.
+  // Creates a group of `size` processes that meet in `store`. This process gets the rank `rank`. The
+  // processes may come from different groups and worlds; they are a new world.
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank,
                                           const int& size) override;

@@ -44,13 +44,15 @@ bool conflict(const Effects& a, const Effects& b) {
 
 EffectOrder::Earlier EffectOrder::before(const Effects& effects) {
   Earlier earlier;
-  std::vector<const Entry*> ends;  // the operations of `earlier` whose end the new one waits for
+  // The new operation waits for the end of these, and for a copy only of the rest of `earlier`.
+  std::vector<const Entry*> ends;
   const MutexLock lock(mutex_);
   forget_ended(on_device(effects));
   for (std::size_t left = entries_.size(); left-- != 0;) {  // the newest first
     const Entry& entry = entries_[left];
-    // One of `ends` cannot end before this one has: of many operations on one tensor, a new one
-    // waits for the last. An operation whose result goes to a device orders that result, too.
+    // An entry is left out if one of `ends` cannot end before it. So of many operations on one
+    // tensor, a new operation waits for the last only. Entries with `lasts` are never left out,
+    // because their results arrive after their end.
     if (entry.lasts == nullptr && std::any_of(ends.begin(), ends.end(), [&](const Entry* later) {
           return later->lasts == nullptr && follows_writes(later->effects, entry.effects);
         })) {

@@ -41,12 +41,12 @@ class EffectOrder {
   // throw.
   using Lasts = std::function<bool()>;
 
-  // Returns the operations that a new operation with these effects must wait for, except those that
-  // one of them waits for itself. The new operation waits until each of them has ended. If an
-  // earlier message only reads memory that the new operation writes, before() makes the message send
-  // from a copy if possible; then the new operation waits only until that copy exists. An operation
-  // that has ended, but whose result is still on its way to a device, is in the list as well; its
-  // pointer may be empty.
+  // Returns the operations that a new operation with these effects must wait for. If A waits for B,
+  // and the new operation must wait for both, only A is in the list. The new operation waits until
+  // each operation in the list has ended. If an earlier message only reads memory that the new
+  // operation writes, before() makes the message send from a copy if possible; then the new
+  // operation waits only until that copy exists. The list also has operations that have ended while
+  // their results are still on the way to a device; their pointers may be empty.
   Earlier before(const Effects& effects);
 
   // Returns the collectives that have not ended.

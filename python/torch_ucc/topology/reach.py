@@ -77,7 +77,7 @@ def compare_makers(
                 "makers",
                 BROKEN,
                 f"rank {rank} has groups made by {_listed(makers)}, but rank 0 by {_listed(first)}: "
-                "a group of both never comes about",
+                "these ranks cannot create a group together",
                 "give all ranks the same TORCH_UCC_REPLACE_GLOO and TORCH_UCC_AS_DEFAULT, and the same torch",
             )
         ]
