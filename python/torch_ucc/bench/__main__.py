@@ -64,7 +64,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dtypes", type=names, default=["float32"], help=f"of {','.join(ITEM_BYTES)}; default float32")
     add("--ranks", type=names, help="default 2,4; with --busy 2")
     add(
-        "--hosts", type=int, choices=(1, 2), default=1, help="2: simulated, with TCP between them; needs root"
+        "--hosts",
+        type=int,
+        choices=range(1, 9),
+        default=1,
+        metavar="1..8",
+        help="more than 1: simulated, with TCP between them; needs root",
     )
     add("--rate", default="", help="with --hosts: what each may send, as tc(8) writes it: 4gbit")
     usual = ",".join(name for name, peer in PEERS.items() if not peer.on_request)
