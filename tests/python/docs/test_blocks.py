@@ -24,11 +24,13 @@ RUN_BY = {
     "README.md: import torch": "integration/test_readme.py",
     "README.md: $ .venv/bin/torchrun --standalone --npro": "integration/test_newcomer.py",
     "docs/frameworks.md: TORCH_UCC_REPLACE_GLOO=1 torchrun --npro": "integration/test_replace_gloo.py",
-    "docs/examples.md: torchrun --standalone --nproc-per-node=2": "launchers/test_examples.py",
-    "docs/accelerators.md: ci/gpu --pack DIR": "unit/test_gpu_pack.py",
+    "docs/first-program.md: $ torchrun --standalone --nproc-per-node": "docs/test_first_program.py",
+    "docs/first-program.md: torchrun --nnodes=2 --node-rank=0 --mast": "docs/test_first_program.py",
+    "docs/first-program.md: torchrun --standalone --nproc-per-node=2": "launchers/test_examples.py",
+    "docs/devices.md: ci/gpu --pack DIR": "unit/test_gpu_pack.py",
     "docs/packaging.md: ci/wheel": "unit/test_release.py",
     "docs/packaging.md: pip wheel --no-build-isolation --no-deps": "unit/test_release.py",
-    "docs/launchers.md: mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x": "launchers/test_mpirun.py",
+    "docs/clusters.md: mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x": "launchers/test_mpirun.py",
 }
 # The block: why it is not run. If it is of commands, the files that they name must be there.
 NOT_RUN = {
@@ -38,13 +40,13 @@ NOT_RUN = {
     "docs/frameworks.md: ValueError: Your assigned backend ucc is": "an output",
     "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
     "docs/figures.md: ci/figures FOLDER": "takes 45 minutes of a quiet machine",
-    "docs/torch-files.md: ci/upstream ~/pytorch/test/distributed": "needs a checkout of PyTorch",
-    'docs/torch-2.14.md: dist.init_process_group("ucc", enable_re': "needs torch 2.14: test_reconfigure.py",
-    'docs/torch-2.14.md: cpu = torch.device("cpu")': "needs torch 2.14: test_windows.py",
+    "docs/compatibility.md: ci/upstream ~/pytorch/test/distributed": "needs a checkout of PyTorch",
+    'docs/compatibility.md: dist.init_process_group("ucc", enable_re': "torch 2.14: test_reconfigure.py",
+    'docs/compatibility.md: cpu = torch.device("cpu")': "torch 2.14: test_windows.py",
     "docs/tuning.md: format = 1": "a part of a profile",
     "docs/tuning.md: this group cannot be created: TORCH_UCC_": "an output",
-    "docs/launchers.md: sbatch --nodes=2 --ntasks-per-node=4 exa": "no SLURM; test_cluster.py runs the file",
-    "docs/launchers.md: kubectl apply -f examples/cluster/pytorc": "no cluster; test_cluster.py reads it",
+    "docs/clusters.md: sbatch --nodes=2 --ntasks-per-node=4 exa": "no SLURM; test_cluster.py runs the file",
+    "docs/clusters.md: kubectl apply -f examples/cluster/pytorc": "no cluster; test_cluster.py reads it",
 }
 # Their exit status is an answer: 1 says that something was found.
 ANSWERS = re.compile(r"torch[-_]ucc (doctor|trace diagnose)\b")

@@ -80,7 +80,7 @@ def test_the_pack_and_the_sdist_alone_give_the_extension_of_the_wheel(built: Pat
 
 
 def rows(table: Path) -> dict[str, list[str]]:
-    """By part: the result, seconds, the last line. And the row for docs/accelerators.md, by the device."""
+    """By part: the result, seconds, the last line. And the row for docs/devices.md, by the device."""
     lines = [
         line.strip("| ").split(" | ") for line in table.read_text().splitlines() if line.startswith("| ")
     ]
