@@ -26,7 +26,8 @@ std::shared_ptr<WorkHome> home_in(const std::shared_ptr<CommContext>& context, c
     std::shared_ptr<CommContext> context;
     WorkHome home;
   };
-  const std::uint32_t number = trace::recorder().add_group({group.name, group.rank, group.global_ranks, false, "", {}});
+  const std::uint32_t number =
+      trace::recorder().add_group({group.name, group.rank, group.global_ranks, false, "", {}, context->number()});
   auto owner = std::make_shared<Home>(context, number);
   return {owner, &owner->home};
 }

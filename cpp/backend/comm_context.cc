@@ -53,6 +53,7 @@ std::vector<PeerRecord> exchange_records(const GroupSpec& group, const Settings&
   PeerRecord mine = PeerRecord::here(std::move(agreed));
   mine.bell = bell.address();
   mine.arena = arena == nullptr ? "" : arena->address();
+  mine.recorder = trace::recorder().address();
   mine.messages = settings.direct.empty() ? "" : "ucx";
   std::vector<PeerRecord> peers;
   for (const std::string& text : prefix.exchange(*group.store, "peer", mine.encode(), Deadline::after(group.timeout))) {
@@ -134,7 +135,10 @@ CommContext::CommContext(const GroupSpec& group, FreshPrefix& prefix, const Sett
     open_groups_.emplace(control_domain_.get(), OpenGroup{control_domain_, kControlTeam, everybody});
   }
   const GiveUp give_up = roster_.unless_gone(group.name, everybody);
-  watch_.emplace(roster_.neighbours(), open_lines(give_up, deadline), [this](const Notice& notice) { return on_end(notice); });
+  std::vector<JobFacts::Door> doors;
+  std::unique_ptr<LifeLines> lines = open_lines(give_up, deadline, doors);
+  facts_.emplace(number_, roster_, doors);
+  watch_.emplace(roster_.neighbours(), std::move(lines), [this](const Notice& notice) { return on_end(notice); });
   wait_for_lines(give_up, deadline);
   oob_.set_give_up(give_up);
   control_team_ = std::make_shared<UccTeam>(kControlTeam, everybody, group.rank, roster_.bells_of(everybody), control_domain_);
@@ -234,18 +238,20 @@ void CommContext::create_ucc(const GroupSpec& group, Deadline deadline) {
 CommContext::~CommContext() = default;
 
 // Each rank sets one key, and reads the keys of the few ranks that it connects to.
-std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadline deadline) {
+std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadline deadline, std::vector<JobFacts::Door>& doors) {
   const std::uint64_t self = roster_.self();
   const LinePlan& plan = roster_.plan();
   if (plan.hosts() < 2 || !settings_.life_lines) {
     return nullptr;
   }
   const auto key = [&](std::uint64_t position) { return key_prefix_ + "/line/" + std::to_string(position); };
-  auto lines = std::make_unique<LifeLines>(self, roster_.size(), plan.count_to(self));
+  auto lines = std::make_unique<LifeLines>(self, roster_.size(), plan.count_to(self),
+                                           [this](std::size_t recent) { return report_of_host(roster_, recent); });
   store_->set(key(self), lines->address());
   for (const std::uint64_t peer : plan.from(self)) {
     const std::string text = get_by(*store_, key(peer), deadline, roster_.describe(peer) + " to listen for other hosts", give_up);
-    lines->connect(peer, LineAddress::decode(text));
+    doors.emplace_back(peer, LineAddress::decode(text));
+    lines->connect(peer, doors.back().second);
   }
   return lines;
 }
@@ -272,6 +278,7 @@ void CommContext::on_end(const Notice& notice) {
     if (!roster_.mark_gone(position, notice.how)) {
       continue;
     }
+    facts_->gone(roster_.global_rank(position), roster_.why_gone(position));
     const MutexLock lock(mutex_);
     for (const auto& [domain, open] : open_groups_) {
       const auto at = std::find(open.positions.begin(), open.positions.end(), position);
@@ -497,6 +504,7 @@ void CommContext::close(Deadline deadline) {
     engine_.bell().set_presence(Bell::Presence::left);
   }
   watch_->stop(all_here ? Ending::left : Ending::exited);
+  facts_.reset();
   // Without UCC and UCX nothing is left that peers could still use in this process.
   const bool has_libraries = worker_ != nullptr;
   const bool destroyed =

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/job_facts.h"
 #include "backend/place.h"
 #include "backend/roster.h"
 #include "backend/transports.h"
@@ -120,7 +121,8 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
     std::vector<std::uint64_t> positions;  // by rank of the group
   };
 
-  std::unique_ptr<LifeLines> open_lines(const GiveUp& give_up, Deadline deadline);
+  // Appends to `doors` where the ranks that this one connects to give a report about their hosts.
+  std::unique_ptr<LifeLines> open_lines(const GiveUp& give_up, Deadline deadline, std::vector<JobFacts::Door>& doors);
   void wait_for_lines(const GiveUp& give_up, Deadline deadline);
   void on_end(const Notice& notice);
   // Returns the place that rank 0 of the group has chosen. Rank 0 chooses `wanted`, or a new
@@ -185,6 +187,7 @@ class CommContext : public std::enable_shared_from_this<CommContext> {
   std::map<std::uint16_t, Status> refused_ TUCC_GUARDED_BY(mutex_);
   bool closed_ TUCC_GUARDED_BY(mutex_) = false;
 
+  std::optional<JobFacts> facts_;   // until the context closes
   std::optional<PeerWatch> watch_;  // calls on_end(); until the context closes
 };
 

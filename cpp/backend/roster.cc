@@ -164,6 +164,12 @@ bool Roster::mark_gone(std::uint64_t position, Ending how) {
   return gone_.try_emplace(position, StatusCode::peer_gone, describe(position) + what_happened(how)).second;
 }
 
+std::string Roster::why_gone(std::uint64_t position) const {
+  const MutexLock lock(mutex_);
+  const auto it = gone_.find(position);
+  return it == gone_.end() ? "" : it->second.message();
+}
+
 void Roster::throw_if_gone(const std::string& group, const std::vector<std::uint64_t>& positions) const {
   const MutexLock lock(mutex_);
   for (const std::uint64_t position : positions) {

@@ -33,6 +33,7 @@ class Roster {
   const PeerRecord& record(std::uint64_t position) const { return peers_[position]; }
   const LinePlan& plan() const { return plan_; }
   std::vector<std::uint64_t> everybody() const;
+  std::int64_t global_rank(std::uint64_t position) const { return global_ranks_[position]; }
   // The number of members that share the cores of this process, including itself.
   int ranks_on_cores() const { return torch_ucc::ranks_on_cores(peers_, static_cast<int>(self_)); }
 
@@ -60,8 +61,9 @@ class Roster {
   // Returns the members that are lost after this notice: the peer, or all members on the hosts that
   // are silent. Called by the watch thread only.
   std::vector<std::uint64_t> lost_with(const Notice& notice);
-  // Marks a member as gone. Returns false if it was marked before.
+  // Marks a member as gone. Returns false if it was marked before. why_gone() says why.
   bool mark_gone(std::uint64_t position, Ending how);
+  std::string why_gone(std::uint64_t position) const;  // empty if it is not
   // Throws StatusError if one of these members is gone, since the group cannot be made then.
   void throw_if_gone(const std::string& group, const std::vector<std::uint64_t>& positions) const;
   // Returns a GiveUp, for a wait over the store, that calls throw_if_gone(). The roster must

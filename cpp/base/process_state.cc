@@ -5,10 +5,16 @@
 
 namespace torch_ucc {
 
-char process_state(long pid) {
+std::string process_stat(long pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
-  if (!std::getline(stat, text)) {
+  std::getline(stat, text);
+  return text;
+}
+
+char process_state(long pid) {
+  const std::string text = process_stat(pid);
+  if (text.empty()) {
     return 'X';
   }
   // The name of the program may contain any character

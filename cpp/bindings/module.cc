@@ -281,6 +281,9 @@ void bind_trace(py::module_& module) {
   module.def(
       "record_operations", [](bool on) { trace::recorder().set_on(on); }, py::arg("on"),
       "Whether the flight recorder records, as it does from the start: for measuring what that costs.");
+  module.def(
+      "tell", [](const std::string& key, const std::string& json) { trace::recorder().journal().set(key, json); }, py::arg("key"),
+      py::arg("json"), "Set a fact that other processes of this host can read: see trace/journal.h.");
   module.def("dump_at_signal", &trace::dump_at_signal, "Write that file at SIGUSR2, too.");
   module.def(
       "record_sites", [](bool on) { trace::site_capture.store(on ? python_site : nullptr); }, py::arg("on"),

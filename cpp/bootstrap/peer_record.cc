@@ -19,13 +19,14 @@ namespace torch_ucc {
 namespace {
 
 // The fields that are encoded as plain text, in this order. The pid and the agreed values follow.
-constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 7> kTexts{{
+constexpr std::array<std::pair<const char*, std::string PeerRecord::*>, 8> kTexts{{
     {"host", &PeerRecord::host},
     {"host_id", &PeerRecord::host_id},
     {"nonce", &PeerRecord::nonce},
     {"bell", &PeerRecord::bell},
     {"arena", &PeerRecord::arena},
     {"cores", &PeerRecord::cores},
+    {"recorder", &PeerRecord::recorder},
     {"messages", &PeerRecord::messages},
 }};
 constexpr std::size_t kPid = kTexts.size();

@@ -18,6 +18,7 @@ struct PeerRecord {
   std::string bell;      // address of the bell, for processes on the same host: see progress/bell.h
   std::string arena;     // address of the shared memory for collectives: see shm/arena.h; may be empty
   std::string cores;     // the cores that the rank may run on, as text to compare: see base/core.h
+  std::string recorder;  // address of the flight recorder: see trace/flight_recorder.h
   std::string messages;  // "ucx" if this rank needs UCX for messages, because of device memory
   // In the process's own pid namespace: UCC tells processes apart by host and pid
   long pid = 0;
@@ -30,8 +31,8 @@ struct PeerRecord {
   std::string encode() const;
   // Throws StatusError (transport) if the text is not what encode() makes.
   static PeerRecord decode(const std::string& text);
-  // Returns the record of this process. The caller fills in `bell`, `arena` and
-  // `messages`.
+  // Returns the record of this process. The caller fills in `bell`, `arena`,
+  // `recorder` and `messages`.
   static PeerRecord here(NamedValues agreed);
 };
 

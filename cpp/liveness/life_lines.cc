@@ -35,9 +35,9 @@ Ending meaning_of(int error) {
 
 }  // namespace
 
-LifeLines::LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming)
-    : self_(self), size_(size), incoming_(incoming), listen_until_(Deadline::after(kToBeConnected)) {
-  if (incoming_ != 0) {
+LifeLines::LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming, Report report)
+    : self_(self), size_(size), report_(std::move(report)), incoming_(incoming), listen_until_(Deadline::after(kToBeConnected)) {
+  if (incoming_ != 0 || report_ != nullptr) {
     listener_ = Socket::listening();
   }
 }
@@ -81,7 +81,7 @@ void LifeLines::add_to(std::vector<pollfd>& polled) const {
 }
 
 Deadline LifeLines::next() const {
-  Deadline next = listener_ ? listen_until_ : Deadline();
+  Deadline next = listener_ && report_ == nullptr ? listen_until_ : Deadline();
   for (const Line& line : lines_) {
     if (line.state != State::up) {
       next = std::min(next, line.by);
@@ -99,7 +99,7 @@ std::vector<Notice> LifeLines::serve() {
     advance(line, heard);
   }
   lines_.remove_if([](const Line& line) { return line.state == State::over; });
-  if (listener_ && (incoming_ == 0 || listen_until_.passed())) {
+  if (listener_ && report_ == nullptr && (incoming_ == 0 || listen_until_.passed())) {
     listener_ = Socket();
   }
   return heard;
@@ -191,16 +191,20 @@ void LifeLines::lost(Line& line, int error, std::vector<Notice>& heard) {
 void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
   if (line.state == State::awaits_hello && line.in.size() >= Hello::kBytes) {
     const std::optional<Hello> hello = Hello::decode(std::string_view(line.in).substr(0, Hello::kBytes));
-    if (!hello || !equal_secrets(hello->knock, line.expected) || hello->from >= size_) {
+    const bool visits = hello && hello->from == Hello::kVisitor && report_ != nullptr;
+    if (!hello || !equal_secrets(hello->knock, line.expected) || (hello->from >= size_ && !visits)) {
       end(line);  // another program
       return;
     }
     line.in.erase(0, Hello::kBytes);
-    line.peer = hello->from;
-    line.state = State::up;
+    line.peer = visits ? self_ : hello->from;
+    line.state = visits ? State::visited : State::up;
     line.out = secret_.answer;
-    incoming_ -= incoming_ != 0 ? 1 : 0;
+    incoming_ -= incoming_ != 0 && !visits ? 1 : 0;
     flush(line);
+  }
+  if (line.state == State::visited) {
+    serve_visitor(line);
   }
   if (line.state == State::awaits_answer && line.in.size() >= Secret::kHalf) {
     if (!equal_secrets(std::string_view(line.in).substr(0, Secret::kHalf), line.expected)) {
@@ -225,6 +229,17 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
     if (notice->peer == line.peer) {
       end(line);  // nothing more comes
     }
+  }
+}
+
+// The visitor closes the connection, or its time passes.
+void LifeLines::serve_visitor(Line& line) {
+  const std::optional<std::uint64_t> recent = decode_number(line.in);
+  if (recent) {
+    line.in.erase(0, kNumberBytes);
+    const std::string report = report_(static_cast<std::size_t>(*recent));
+    line.out += encode_number(report.size()) + report;
+    flush(line);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <string>
 #include <vector>
@@ -24,11 +25,20 @@ namespace torch_ucc {
 // One thread creates the object and calls connect(); then one other thread uses it. Only
 // unsettled() and failed() may be called from any thread. No member blocks. A program that does not
 // know the secret in the address gets no line.
+//
+// A visitor is a program with the secret that is no rank: `torch-ucc status`. It sends a Hello from
+// Hello::kVisitor, receives the answer, sends 8 bytes (little endian), which are the argument of
+// Report, and receives the number of bytes of the report (8 bytes) and the report.
 class LifeLines {
  public:
+  // Called in the thread that calls serve(). Must not block.
+  using Report = std::function<std::string(std::size_t recent)>;
+
   // `self` is our position and `size` the number of ranks. Listens on a port that the kernel
-  // chooses, until `incoming` lines are accepted or 60 s have passed. Throws std::system_error.
-  LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming);
+  // chooses. Ranks must connect within 60 s. With `report`, visitors may connect until the end, and
+  // otherwise it listens only until `incoming` lines are accepted or these 60 s have passed. Throws
+  // std::system_error.
+  LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming, Report report = nullptr);
   LifeLines(const LifeLines&) = delete;
   LifeLines& operator=(const LifeLines&) = delete;
 
@@ -59,7 +69,7 @@ class LifeLines {
   std::vector<std::uint64_t> failed() const;
 
  private:
-  enum class State : std::uint8_t { connecting, awaits_answer, awaits_hello, up, over };
+  enum class State : std::uint8_t { connecting, awaits_answer, awaits_hello, visited, up, over };
   struct Line {
     Socket socket;
     State state;
@@ -79,6 +89,7 @@ class LifeLines {
   void read(Line& line, std::vector<Notice>& heard);
   void lost(Line& line, int error, std::vector<Notice>& heard);
   void understand(Line& line, std::vector<Notice>& heard);
+  void serve_visitor(Line& line);
   void flush(Line& line);
   void settle(const Line& line);
   void end(Line& line);
@@ -86,6 +97,7 @@ class LifeLines {
   const std::uint64_t self_;
   const std::size_t size_;
   const Secret secret_ = Secret::random();
+  const Report report_;
   std::size_t incoming_;  // lines that are still to be accepted
   Socket listener_;
   Deadline listen_until_;

@@ -12,11 +12,10 @@ namespace torch_ucc {
 namespace {
 
 constexpr std::string_view kMagic = "tuccline";
-constexpr std::size_t kWord = 8;
+constexpr std::size_t kWord = kNumberBytes;
 static_assert(kMagic.size() == kWord);
 static_assert(Hello::kBytes == kWord + Secret::kHalf + kWord);
 
-// Encodes as little endian on every host.
 std::string put(std::uint64_t value) {
   std::string bytes;
   for (std::size_t i = 0; i < kWord; ++i) {
@@ -43,6 +42,12 @@ std::string random_bytes(std::size_t count) {
 }
 
 }  // namespace
+
+std::string encode_number(std::uint64_t value) { return put(value); }
+
+std::optional<std::uint64_t> decode_number(std::string_view bytes) {
+  return bytes.size() < kNumberBytes ? std::nullopt : std::optional(get(bytes));
+}
 
 std::string Notice::encode() const { return put(peer) + put(static_cast<std::uint64_t>(how)); }
 

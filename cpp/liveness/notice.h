@@ -46,6 +46,7 @@ struct Hello {
   std::uint64_t from = 0;
 
   static constexpr std::size_t kBytes = 32;
+  static constexpr std::uint64_t kVisitor = ~std::uint64_t{0};  // a program that is no rank
   std::string encode() const;
   // Returns nothing if `bytes` are not kBytes of the form that encode() makes. Does not check
   // `knock`.
@@ -64,6 +65,12 @@ struct LineAddress {
   // Throws StatusError (transport) if the text does not have the form that encode() makes.
   static LineAddress decode(const std::string& text);
 };
+
+// A number as kNumberBytes, little endian on every host. Decodes the first ones of `bytes`; returns
+// nothing if there are fewer.
+inline constexpr std::size_t kNumberBytes = 8;
+std::string encode_number(std::uint64_t value);
+std::optional<std::uint64_t> decode_number(std::string_view bytes);
 
 // Compares in a time that does not depend on where the two differ, so that it reveals nothing of a
 // secret.

@@ -8,6 +8,9 @@
 #include <cctype>
 #include <cstring>
 
+#include "ops/operations.h"
+#include "ops/reduce_rule.h"
+
 namespace torch_ucc {
 
 std::string dtype_name(at::ScalarType dtype) { return std::string(c10::getDtypeNames(dtype).first); }
@@ -22,6 +25,20 @@ const char* lasting_dtype_name(at::ScalarType dtype) {
     return all;
   }();
   return (*names)[static_cast<std::size_t>(dtype)].c_str();
+}
+
+std::vector<const char*> lasting_texts() {
+  std::vector<const char*> texts;
+  for (const Operation& operation : operation::kTable) {
+    texts.push_back(operation.name);
+  }
+  for (int dtype = 0; dtype < static_cast<int>(at::ScalarType::NumOptions); ++dtype) {
+    texts.push_back(lasting_dtype_name(static_cast<at::ScalarType>(dtype)));
+  }
+  for (int op = 0; op < static_cast<int>(c10d::ReduceOp::UNUSED); ++op) {
+    texts.push_back(reduce_op_name(static_cast<c10d::ReduceOp::RedOpType>(op)));
+  }
+  return texts;
 }
 
 std::string shape_text(const at::Tensor& tensor) {

@@ -15,6 +15,10 @@ namespace torch_ucc {
 std::string dtype_name(at::ScalarType dtype);
 // The name of a dtype as a text that lives as long as the process; "" for Undefined.
 const char* lasting_dtype_name(at::ScalarType dtype);
+
+// Returns every text that a call record (trace/event.h) may point to: the names of operations,
+// dtypes and reduce ops.
+std::vector<const char*> lasting_texts();
 // "float32[2, 3]"
 std::string shape_text(const at::Tensor& tensor);
 

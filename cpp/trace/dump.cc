@@ -2,56 +2,15 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
-#include <cstdio>
-#include <string_view>
-#include <utility>
 
 #include "base/host.h"
+#include "trace/json.h"
 
 namespace torch_ucc::trace {
 namespace {
 
 constexpr int kFormat = 1;
-
-std::string quoted(std::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json += '\\';
-      json += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      std::array<char, 8> escape{};
-      std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned>(c));
-      json += escape.data();
-    } else {
-      json += c;
-    }
-  }
-  return json + '"';
-}
-
-// Writes `{...}` or `[...]` with commas between what is added.
-class Json {
- public:
-  explicit Json(char open) : close_(open == '{' ? '}' : ']'), text_(1, open) {}
-  Json& item(const std::string& json) {
-    text_ += (text_.size() > 1 ? "," : "") + json;
-    return *this;
-  }
-  Json& field(std::string_view key, const std::string& json) { return item(quoted(key) + ":" + json); }
-  Json& text(std::string_view key, std::string_view value) { return field(key, quoted(value)); }
-  template <typename Number>
-  Json& number(std::string_view key, Number value) {
-    return field(key, std::to_string(value));
-  }
-  std::string end() { return std::move(text_) + close_; }
-
- private:
-  const char close_;
-  std::string text_;
-};
 
 std::string to_json(const FlightRecorder::Record& record) {
   const Event& event = record.event;
@@ -70,14 +29,7 @@ std::string to_json(std::uint32_t number, const FlightRecorder::Group& group) {
   for (const std::int64_t rank : group.global_ranks) {
     ranks.item(std::to_string(rank));
   }
-  Json errors('{');
-  for (const auto& [op, count] : group.errors) {
-    errors.number(op, count);
-  }
-  Json json('{');
-  json.number("number", number).text("name", group.name).number("rank", group.rank).field("ranks", ranks.end());
-  json.field("closed", group.closed ? "true" : "false").text("failure", group.failure);
-  return json.field("errors", errors.end()).end();
+  return FlightRecorder::to_json(number, group, ranks.end());
 }
 
 }  // namespace

@@ -1,10 +1,15 @@
 #include "trace/flight_recorder.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <set>
 #include <utility>
+
+#include "trace/json.h"
 
 namespace torch_ucc::trace {
 namespace {
@@ -27,6 +32,8 @@ bool happened(std::atomic<std::uint64_t>& word, std::uint64_t id, StatusCode res
 std::int64_t time_in(std::uint64_t word) {
   return (word & kHappened) == 0 ? 0 : static_cast<std::int64_t>((word & ~kHappened) >> kResultBits);
 }
+
+std::string group_key(std::uint32_t number) { return "group/" + std::to_string(number); }
 
 // When the ring comes back to a slot, the slot is no longer in the nearest cache.
 template <typename Slot>
@@ -61,7 +68,19 @@ std::optional<Event> Recording::event() const {
   return recorder_ == nullptr ? std::nullopt : FlightRecorder::read(recorder_->slot(id_), id_);
 }
 
-FlightRecorder::FlightRecorder(std::size_t capacity) : capacity_(capacity), slots_(std::make_unique<Slot[]>(capacity)) {}
+FlightRecorder::FlightRecorder(std::size_t capacity)
+    : capacity_(capacity),
+      memory_("torch-ucc-recorder", bytes(capacity)),
+      slots_(slots_in(memory_.data())),
+      last_(head().last),
+      journal_(reinterpret_cast<char*>(slots_ + capacity), kJournalBytes) {
+  Head& head = this->head();
+  head.pid = static_cast<std::uint64_t>(::getpid());
+  head.capacity = capacity;
+  head.journal_bytes = kJournalBytes;
+  head.journal_at = sizeof(Head) + capacity * sizeof(Slot);
+  head.format.store(kFormat, std::memory_order_release);
+}
 
 // Takes the slot, so that the caller may write the record of `id`. Returns false if the slot
 // belongs to a later operation.
@@ -85,7 +104,7 @@ Recording FlightRecorder::begin(const CallRecord& call) {
   if (!on_.load(std::memory_order_relaxed)) {
     return {};
   }
-  const std::uint64_t id = next_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const std::uint64_t id = last_.fetch_add(1, std::memory_order_relaxed) + 1;
   Slot& slot = this->slot(id);
   if (!lock(slot, id)) {
     return {};
@@ -107,11 +126,12 @@ void FlightRecorder::count_error(std::uint64_t id) {
   const MutexLock lock(mutex_);
   if (const auto it = event ? groups_.find(event->group) : groups_.end(); it != groups_.end()) {
     ++it->second.errors[event->op];
+    tell(event->group);
   }
 }
 
 // Returns nothing if the slot holds another operation, or not yet this one.
-std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
+std::optional<FlightRecorder::Copy> FlightRecorder::copy(const Slot& slot, std::uint64_t id) {
   // If the kernel stopped the writer in its slot, this record is left out
   constexpr int kTries = 1000;
   for (int i = 0; i < kTries; ++i) {
@@ -120,18 +140,16 @@ std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
       return std::nullopt;
     }
     if (before % 2 == 0) {
-      Words words;
+      Copy copy{};
+      copy.version = before;
       for (std::size_t word = 0; word < kWords; ++word) {
-        words[word] = slot.words[word].load(std::memory_order_acquire);
+        copy.words[word] = slot.words[word].load(std::memory_order_acquire);
       }
-      const std::uint64_t posted = slot.posted.load(std::memory_order_acquire);
-      const std::uint64_t awaited = slot.awaited.load(std::memory_order_acquire);
-      const std::uint64_t ended = slot.ended.load(std::memory_order_acquire);
+      copy.posted = slot.posted.load(std::memory_order_acquire);
+      copy.awaited = slot.awaited.load(std::memory_order_acquire);
+      copy.ended = slot.ended.load(std::memory_order_acquire);
       if (slot.version.load(std::memory_order_relaxed) == before) {
-        constexpr std::uint64_t kResult = (1U << kResultBits) - 1;
-        const std::int64_t ended_ns = time_in(ended);
-        return Event{std::bit_cast<CallRecord>(words), time_in(posted), ended_ns, time_in(awaited),
-                     ended_ns == 0 ? StatusCode::ok : static_cast<StatusCode>(ended & kResult)};
+        return copy;
       }
     }
     ::sched_yield();
@@ -139,8 +157,47 @@ std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
   return std::nullopt;
 }
 
+Event FlightRecorder::event_in(const Copy& copy) {
+  constexpr std::uint64_t kResult = (1U << kResultBits) - 1;
+  const std::int64_t ended_ns = time_in(copy.ended);
+  return Event{std::bit_cast<CallRecord>(copy.words), time_in(copy.posted), ended_ns, time_in(copy.awaited),
+               ended_ns == 0 ? StatusCode::ok : static_cast<StatusCode>(copy.ended & kResult)};
+}
+
+std::optional<Event> FlightRecorder::read(const Slot& slot, std::uint64_t id) {
+  const std::optional<Copy> copy = FlightRecorder::copy(slot, id);
+  return copy ? std::optional(event_in(*copy)) : std::nullopt;
+}
+
+std::string FlightRecorder::extract(const std::string& address, std::size_t recent) {
+  const std::optional<SharedMemory> memory =
+      SharedMemory::of_peer(address, bytes(kCapacity), bytes(kCapacity), SharedMemory::Access::read);
+  if (!memory || static_cast<const Head*>(memory->data())->format.load(std::memory_order_acquire) != kFormat) {
+    return "";
+  }
+  const Slot* const slots = slots_in(memory->data());
+  const std::uint64_t last = static_cast<const Head*>(memory->data())->last.load(std::memory_order_acquire);
+  const std::uint64_t first = last > kCapacity ? last - kCapacity + 1 : 1;
+  std::string records;
+  std::set<std::pair<std::uint32_t, bool>> seen;  // groups, and whether their last message
+  for (std::uint64_t id = last; id >= first; --id) {
+    const std::optional<Copy> copy = FlightRecorder::copy(slots[id % kCapacity], id);
+    if (!copy) {
+      continue;
+    }
+    const Event event = event_in(*copy);
+    const bool is_last = seen.emplace(event.group, event.is_message).second;
+    if (is_last || event.ended_ns == 0 || last - id < recent) {
+      records.append(reinterpret_cast<const char*>(&*copy), sizeof(Copy));
+    }
+  }
+  const std::string journal = Journal::read(reinterpret_cast<const char*>(slots + kCapacity), kJournalBytes);
+  const std::uint64_t size = journal.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + journal + records;
+}
+
 FlightRecorder::Ids FlightRecorder::held() const {
-  const std::uint64_t last = next_.load(std::memory_order_acquire);
+  const std::uint64_t last = last_.load(std::memory_order_acquire);
   return {last > capacity_ ? last - capacity_ + 1 : 1, last};
 }
 
@@ -155,10 +212,28 @@ std::vector<FlightRecorder::Record> FlightRecorder::records(std::uint64_t since)
   return found;
 }
 
+std::string FlightRecorder::to_json(std::uint32_t number, const Group& group, const std::string& ranks) {
+  Json errors('{');
+  for (const auto& [op, count] : group.errors) {
+    errors.number(op, count);
+  }
+  Json json('{');
+  json.number("number", number).text("name", group.name).number("rank", group.rank).field("ranks", ranks);
+  json.field("closed", group.closed ? "true" : "false").text("failure", group.failure);
+  return json.field("errors", errors.end()).number("context", group.context).end();
+}
+
+// Writes what has changed of a group to the journal.
+void FlightRecorder::tell(std::uint32_t number) {
+  const Group& group = groups_.at(number);
+  journal_.set(group_key(number), to_json(number, group, runs_of(group.global_ranks)));
+}
+
 std::uint32_t FlightRecorder::add_group(Group group) {
   const MutexLock lock(mutex_);
   global_rank_ = group.global_ranks.at(static_cast<std::size_t>(group.rank));
   groups_.emplace(++last_group_, std::move(group));
+  tell(last_group_);
   return last_group_;
 }
 
@@ -166,10 +241,13 @@ void FlightRecorder::close_group(std::uint32_t number) {
   const MutexLock lock(mutex_);
   if (const auto it = groups_.find(number); it != groups_.end()) {
     it->second.closed = true;
+    tell(number);
   }
   const auto closed = [](const auto& each) { return each.second.closed; };
   if (static_cast<std::size_t>(std::count_if(groups_.begin(), groups_.end(), closed)) > kClosedGroups) {
-    groups_.erase(std::find_if(groups_.begin(), groups_.end(), closed));
+    const auto oldest = std::find_if(groups_.begin(), groups_.end(), closed);
+    journal_.remove(group_key(oldest->first));
+    groups_.erase(oldest);
   }
 }
 
@@ -177,7 +255,16 @@ void FlightRecorder::note_failure(std::uint32_t number, const std::string& why) 
   const MutexLock lock(mutex_);
   if (const auto it = groups_.find(number); it != groups_.end() && it->second.failure.empty()) {
     it->second.failure = why;
+    tell(number);
   }
+}
+
+void FlightRecorder::name_texts(const std::vector<const char*>& texts) {
+  Json json('{');
+  for (const char* text : texts) {
+    json.text(std::to_string(reinterpret_cast<std::uintptr_t>(text)), text);
+  }
+  journal_.set("names", json.end());
 }
 
 std::map<std::uint32_t, FlightRecorder::Group> FlightRecorder::groups() const {
@@ -195,7 +282,13 @@ std::uint32_t FlightRecorder::add_site(const std::string& text) {
   if (const auto it = sites_.find(text); it != sites_.end()) {
     return it->second;
   }
-  return sites_.size() < kSites ? sites_.emplace(text, static_cast<std::uint32_t>(sites_.size() + 1)).first->second : 0;
+  if (sites_.size() >= kSites) {
+    return 0;
+  }
+  const auto number = static_cast<std::uint32_t>(sites_.size() + 1);
+  sites_.emplace(text, number);
+  journal_.set("site/" + std::to_string(number), json_text(text));
+  return number;
 }
 
 std::map<std::uint32_t, std::string> FlightRecorder::sites() const {

@@ -1,5 +1,5 @@
 // The last operations of this process. They are always recorded, and can be read while all other
-// threads are stuck.
+// threads are stuck, also by other processes of this host.
 #pragma once
 
 #include <array>
@@ -7,15 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/shared_memory.h"
 #include "base/status.h"
 #include "base/thread_annotations.h"
 #include "trace/event.h"
+#include "trace/journal.h"
 
 namespace torch_ucc::trace {
 
@@ -45,10 +46,15 @@ class Recording {
 // formats text, nor takes a mutex. Each slot has a version, which is odd while a thread writes the
 // slot; a reader reads the slot again if the version has changed meanwhile. All members may be
 // called from any thread.
+//
+// Ring and journal are in memory that another process of the same user can map (SharedMemory).
+// `python/torch_ucc/status/segment.py` reads it without this code: whoever changes the layout
+// changes kFormat, and that file.
 class FlightRecorder {
  public:
   // 1 MB; the smallest operations fill the ring in 5 to 30 ms
   static constexpr std::size_t kCapacity = 8192;
+  static constexpr std::uint64_t kFormat = 1;
 
   struct Group {
     std::string name;
@@ -58,6 +64,7 @@ class FlightRecorder {
     // Why the group failed first; empty: it has not failed
     std::string failure;
     std::map<std::string, std::uint64_t> errors;  // how many operations failed, by name
+    std::uint64_t context = 0;                    // CommContext::number()
   };
   struct Record {
     std::uint64_t id;  // counts the operations of this process from 1
@@ -91,6 +98,23 @@ class FlightRecorder {
   // Returns the global rank of this process in the group that was added last; -1 before the first.
   std::int64_t global_rank() const;
 
+  // Facts of other parts of the program. Their keys must not begin with "group/", "site/", "names".
+  Journal& journal() { return journal_; }
+  // Tells readers in other processes what the pointers in call records point to.
+  void name_texts(const std::vector<const char*>& texts);
+  // Returns the text with which another process on this host opens the memory (SharedMemory); empty
+  // if none can.
+  std::string address() const { return memory_.address(); }
+
+  // Returns what `torch-ucc status` needs: the journal, the records of operations that have not
+  // ended, the last record of each group, and the last `recent` ones. As bytes: the size of the
+  // journal as 8 bytes, the journal, and the slots of the records. `address` is that of the recorder
+  // of a process on this host, which the caller may be itself. Empty if it cannot be opened.
+  static std::string extract(const std::string& address, std::size_t recent);
+
+  // Returns the JSON of a group. `ranks` is the JSON of its global ranks.
+  static std::string to_json(std::uint32_t number, const Group& group, const std::string& ranks);
+
   // Returns the number of a call site. `text` is its stack, one frame a line, innermost first.
   // Equal texts have equal numbers. Returns 0 for a new text when 4096 are stored.
   std::uint32_t add_site(const std::string& text);
@@ -113,16 +137,42 @@ class FlightRecorder {
     std::array<std::atomic<std::uint64_t>, kWords> words{};
   };
   static_assert(sizeof(Slot) == 128);
+  // The contents of a slot, with the same layout.
+  struct alignas(64) Copy {
+    std::uint64_t version, posted, awaited, ended;
+    Words words;
+  };
+  static_assert(sizeof(Copy) == sizeof(Slot));
 
+  // The beginning of the memory.
+  struct alignas(64) Head {
+    std::uint64_t key;                  // of SharedMemory
+    std::atomic<std::uint64_t> format;  // kFormat, stored when the other members are
+    std::uint64_t pid;
+    std::uint64_t capacity;       // slots, which follow
+    std::uint64_t journal_at;     // from the beginning of the memory
+    std::uint64_t journal_bytes;  // see Journal
+    std::atomic<std::uint64_t> last;
+  };
+  static constexpr std::size_t kJournalBytes = 16 << 20U;  // only what is used takes memory
+  static constexpr std::size_t bytes(std::size_t capacity) { return sizeof(Head) + capacity * sizeof(Slot) + kJournalBytes; }
+  static Slot* slots_in(void* memory) { return reinterpret_cast<Slot*>(static_cast<char*>(memory) + sizeof(Head)); }
+
+  Head& head() const { return *static_cast<Head*>(memory_.data()); }
   Slot& slot(std::uint64_t id) const { return slots_[id % capacity_]; }
   static bool lock(Slot& slot, std::uint64_t id);
   void count_error(std::uint64_t id);
+  static std::optional<Copy> copy(const Slot& slot, std::uint64_t id);
+  static Event event_in(const Copy& copy);
   static std::optional<Event> read(const Slot& slot, std::uint64_t id);
+  void tell(std::uint32_t number) TUCC_REQUIRES(mutex_);
 
   const std::size_t capacity_;
-  const std::unique_ptr<Slot[]> slots_;
-  std::atomic<std::uint64_t> next_{0};
+  const SharedMemory memory_;
+  Slot* const slots_;                 // in memory_
+  std::atomic<std::uint64_t>& last_;  // id; in memory_
   std::atomic<bool> on_{true};
+  Journal journal_;  // in memory_
 
   mutable Mutex mutex_;  // many threads use the groups and sites, but rarely
   std::uint32_t last_group_ TUCC_GUARDED_BY(mutex_) = 0;

@@ -342,6 +342,7 @@ def _prepare_process() -> None:
     """Before the first group."""
     from torch_ucc import config
     from torch_ucc._native import extension, leftovers
+    from torch_ucc.status import announce
     from torch_ucc.tracing import recorder
 
     leftovers.remove()
@@ -350,3 +351,4 @@ def _prepare_process() -> None:
     atexit.register(extension.compiled().wait_for_callbacks)  # the last registered is called first
     atexit.register(extension.compiled().close_all, limit)
     recorder.arm(config.in_force())
+    announce.announce(extension.compiled())

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from torch_ucc._autoload import autoload
+
 # Name: the module whose main(arguments) runs it and returns the exit status, and what it does.
 COMMANDS = {
     "topo": ("torch_ucc.cli.topo", "show what this machine has, and how far its devices are apart"),
@@ -18,8 +20,13 @@ COMMANDS = {
     "config": ("torch_ucc.cli.config", "list every setting with its value and source"),
     "bench": ("torch_ucc.bench.__main__", "time collectives beside those of other libraries"),
     "tune": ("torch_ucc.tuning.__main__", "measure what is faster than the defaults, under torchrun"),
+    "status": ("torch_ucc.status.__main__", "show what the ranks of a running job do, and who is late"),
+    "record": ("torch_ucc.status.history", "keep every operation of a running job in files"),
     "trace": ("torch_ucc.tracing.__main__", "show what the ranks of a job did, or say what went wrong"),
+    "replay": ("torch_ucc.tracing.replay", "call the operations of a recorded job again, under torchrun"),
 }
+
+WITHOUT_TORCH = {"record", "status", "trace"}
 
 
 def usage() -> str:
@@ -36,5 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"torch-ucc: there is no command {name!r}\n\n{usage()}", file=sys.stderr)
         return 2
+    if name not in WITHOUT_TORCH:
+        import torch  # noqa: F401
+
+        autoload()
     status: int = importlib.import_module(COMMANDS[name][0]).main(rest)
     return status

@@ -7,7 +7,18 @@ import json
 import sys
 from pathlib import Path
 
-from torch_ucc.tracing import chrome, diagnosis, fr_trace, iterations, page, records, text, timeline
+from torch_ucc.tracing import (
+    chakra,
+    chrome,
+    compare,
+    diagnosis,
+    fr_trace,
+    iterations,
+    page,
+    records,
+    text,
+    timeline,
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -21,6 +32,16 @@ def main(arguments: list[str]) -> int:
         found = diagnosis.diagnose(dumps)
         print(found or "Nothing is wrong: every call has its partners, and all have ended.")
         return 1 if found else 0
+    if options.command == "compare":
+        try:
+            print(compare.report(dumps, records.load(options.other)))
+        except ValueError as error:
+            print(f"torch-ucc trace: {error}", file=sys.stderr)
+            return 2
+        return 0
+    if options.command == "chakra":
+        chakra.save(dumps, options.folder)
+        return 0
     if options.command == "fr":
         if left_out := fr_trace.save(dumps, options.folder):
             print(f"{left_out} messages are left out: their partners cannot be told for certain.")
@@ -46,9 +67,15 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--html", type=Path, metavar="FILE", help="write it as a page with a timeline, too")
     diagnose = commands.add_parser("diagnose", help="what went wrong, from the dumps of all ranks")
     convert = commands.add_parser("fr", help="convert dumps for PyTorch's flight recorder analyser")
-    for command in (show, diagnose, convert):
+    chakra_command = commands.add_parser(
+        "chakra", help="convert traces to MLCommons Chakra, which PARAM replays"
+    )
+    compare_command = commands.add_parser("compare", help="which operations take longer in another run")
+    for command in (show, diagnose, convert, chakra_command, compare_command):
         command.add_argument("path", type=Path, help="the directory with the files of the ranks, or run.json")
-    convert.add_argument("folder", type=Path, help="the directory to write to")
+    for command in (convert, chakra_command):
+        command.add_argument("folder", type=Path, help="the directory to write to")
+    compare_command.add_argument("other", type=Path, help="the same of the other run")
     return parser
 
 

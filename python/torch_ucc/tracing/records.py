@@ -71,6 +71,7 @@ class Group:
     closed: bool = False
     failure: str = ""
     errors: dict[str, int] = field(default_factory=dict)
+    context: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,13 @@ def from_data(data: dict[str, Any]) -> Dump:
     if data.get("format") != FORMAT:
         raise ValueError(f"not a dump of torch_ucc in format {FORMAT}")
     fields = {key: value for key, value in data.items() if key in Dump.__dataclass_fields__}
-    fields["groups"] = _groups(data["groups"])
+    fields["groups"] = groups_of(data["groups"])
     fields["sites"] = {int(number): text for number, text in data["sites"].items()}
     fields["records"] = [Record(**each) for each in data["records"]]
     return Dump(**fields)
 
 
-def _groups(data: list[dict[str, Any]]) -> dict[int, Group]:
+def groups_of(data: list[dict[str, Any]]) -> dict[int, Group]:
     """By number. Of several with one name, made one after the other, the later ones are called `name (2)`."""
     groups: dict[int, Group] = {}
     times: Counter[str] = Counter()
@@ -133,22 +134,28 @@ def path_for(path: Path, rank: int) -> Path:
 
 
 def load(path: Path | str) -> list[Dump]:
-    """The dumps or traces of a directory, or of `run.json` (see path_for), by rank.
+    """The dumps, traces or histories of a directory, or of `run.json` (see path_for), by rank.
 
     Raises ValueError that names the path, or the file which is none.
     """
     path = Path(path)
-    folder, pattern = (
-        (path.parent, f"{path.stem}.rank*.json") if path.suffix == ".json" else (path, "*rank*.json")
-    )
-    files = sorted(folder.glob(pattern))
+    if path.suffix == ".json":
+        folder, patterns = path.parent, [f"{path.stem}.rank*.json"]
+    else:
+        folder, patterns = path, ["*rank*.json", "rank*.history"]
+    files = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
+    files = [file for file in files if not file.name.endswith(".older.history")]
     if not files:
-        raise ValueError(f"{path} holds no dumps: there is no {folder / pattern}")
+        raise ValueError(f"{path} holds no dumps: there is no {folder / patterns[0]}")
     return sorted((_read(file) for file in files), key=lambda dump: dump.rank)
 
 
 def _read(file: Path) -> Dump:
     try:
+        if file.suffix == ".history":
+            from torch_ucc.status import history
+
+            return history.read(file)
         return from_data(json.loads(file.read_text(errors="replace")))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error

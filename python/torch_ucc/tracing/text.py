@@ -28,7 +28,7 @@ def report(entries: Sequence[Entry], lost: int = 0, iterations: Sequence[Iterati
     return "\n\n".join(
         [
             head,
-            _table(_USES, [_use(each) for each in uses(entries)]),
+            table(_USES, [_use(each) for each in uses(entries)]),
             *_iterations(iterations),
             *_late(lateness(entries)),
         ]
@@ -87,19 +87,17 @@ def _iterations(found: Sequence[Iteration]) -> list[str]:
     head = f"{len(found)} iteration{'s' if len(found) > 1 else ''}" + (
         f", the {SHOWN} longest of them" if len(found) > SHOWN else ""
     )
-    return [f"{head}:\n{_table(_ITERATIONS, rows)}"]
+    return [f"{head}:\n{table(_ITERATIONS, rows)}"]
 
 
 def _late(rows: Sequence[Lateness]) -> list[str]:
     if len(rows) < 2:
         return []
-    table = [
-        (f"rank {row.rank}", f"{row.times} of {row.operations}", duration(row.waited_ns)) for row in rows
-    ]
-    return [_table(("came last", "times", "the others waited"), table)]
+    told = [(f"rank {row.rank}", f"{row.times} of {row.operations}", duration(row.waited_ns)) for row in rows]
+    return [table(("came last", "times", "the others waited"), told)]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -19,6 +19,7 @@ PeerRecord record(const std::string& host, long pid, NamedValues agreed = {}) {
           .bell = "bell",
           .arena = "arena",
           .cores = "0-1,",
+          .recorder = "recorder",
           .messages = "ucx",
           .pid = pid,
           .agreed = std::move(agreed)};
@@ -31,6 +32,7 @@ void expect_equal(const PeerRecord& a, const PeerRecord& b) {
   EXPECT_EQ(a.bell, b.bell);
   EXPECT_EQ(a.arena, b.arena);
   EXPECT_EQ(a.cores, b.cores);
+  EXPECT_EQ(a.recorder, b.recorder);
   EXPECT_EQ(a.messages, b.messages);
   EXPECT_EQ(a.pid, b.pid);
   EXPECT_EQ(a.agreed, b.agreed);

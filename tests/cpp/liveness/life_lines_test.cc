@@ -4,8 +4,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "fakes/limits.h"
 
@@ -203,6 +206,63 @@ TEST(LifeLines, SaysWhoCannotBeReached) {
   rig.from->connect(2, address);
   EXPECT_EQ(rig.from->unsettled(), 0U);
   EXPECT_EQ(rig.from->failed(), (std::vector<std::uint64_t>{1, 2}));
+}
+
+// A visitor: what it sends, and what it has received until the connection ends or `count` bytes
+// came.
+std::string visit(LifeLines& lines, const std::string& sent, std::size_t count) {
+  const LineAddress address = address_of(lines);
+  const Socket socket = Socket::connecting(address.hosts, address.port);
+  std::string received;
+  bool written = false;
+  for (const Deadline limit = hard_limit(); received.size() < count && !limit.passed();) {
+    lines.serve();
+    written = written || ::send(socket.get(), sent.data(), sent.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(sent.size());
+    std::array<char, 4096> bytes{};
+    const ssize_t got = ::recv(socket.get(), bytes.data(), bytes.size(), 0);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOTCONN)) {
+      break;
+    }
+    received.append(bytes.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  }
+  return received;
+}
+
+TEST(LifeLines, GivesAVisitorWithTheSecretAReport) {
+  LifeLines lines(0, 8, 0, [](std::size_t recent) { return std::string(recent, 'r'); });
+  const Secret secret = address_of(lines).secret;
+  constexpr std::size_t kReport = 1 << 20U;  // more than the socket takes at once
+  const std::string sent = Hello{secret.knock, Hello::kVisitor}.encode() + encode_number(kReport);
+  for (int i = 0; i < 3; ++i) {  // it goes on to listen
+    const std::size_t expected = Secret::kHalf + kNumberBytes + kReport;
+    const std::string received = visit(lines, sent, expected);
+    ASSERT_EQ(received.size(), expected);
+    EXPECT_EQ(received.substr(0, Secret::kHalf), secret.answer);
+    EXPECT_EQ(received.substr(Secret::kHalf, kNumberBytes), encode_number(kReport));
+    EXPECT_EQ(received.substr(Secret::kHalf + kNumberBytes), std::string(kReport, 'r'));
+  }
+}
+
+TEST(LifeLines, GivesNothingToAVisitorWithoutTheSecret) {
+  LifeLines lines(0, 8, 0, [](std::size_t) { return std::string("a secret"); });
+  const std::string sent = Hello{std::string(Secret::kHalf, 'x'), Hello::kVisitor}.encode() + encode_number(1);
+  EXPECT_EQ(visit(lines, sent, 1), "");
+}
+
+TEST(LifeLines, TakesNoVisitorWhereThereIsNoReport) {
+  LifeLines lines(0, 8, 1);
+  const std::string sent = Hello{address_of(lines).secret.knock, Hello::kVisitor}.encode() + encode_number(1);
+  EXPECT_EQ(visit(lines, sent, 1), "");
+}
+
+TEST(LifeLines, DoesNotTakeAVisitorForARank) {
+  LifeLines lines(0, 8, 1, [](std::size_t) { return std::string("r"); });
+  const std::string sent = Hello{address_of(lines).secret.knock, Hello::kVisitor}.encode() + encode_number(1);
+  EXPECT_EQ(visit(lines, sent, Secret::kHalf + kNumberBytes + 1).size(), Secret::kHalf + kNumberBytes + 1);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(lines.serve().empty());  // its end is no news
+    ::usleep(200);
+  }
 }
 
 }  // namespace

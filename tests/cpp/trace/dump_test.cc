@@ -27,7 +27,7 @@ TEST(Dump, SaysEverythingThatIsRecorded) {
   const std::string json = to_json(recorder, "test");
   EXPECT_TRUE(contains(json, R"("reason":"test","rank":9,)")) << json;
   EXPECT_TRUE(contains(json, R"("groups":[{"number":1,"name":"world","rank":1,"ranks":[4,9],"closed":false,)"
-                             R"("failure":"rank 0 is gone","errors":{"broadcast":1}}])"))
+                             R"("failure":"rank 0 is gone","errors":{"broadcast":1},"context":0}])"))
       << json;
   EXPECT_TRUE(contains(json, R"("sites":{"1":"a.py:1 f\u000aa.py:9 main"})")) << json;
   EXPECT_TRUE(contains(json, R"("records":[{"id":1,"group":1,"seq":3,"op":"broadcast","message":false,"dtype":"float32",)"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iostream>
 #include <thread>
 #include <vector>
@@ -208,6 +209,52 @@ TEST(FlightRecorder, CostOfAnOperation) {
   std::cout << "recording an operation: " << all << " ns, of which two readings of the clock take " << 2 * clock << " ns\n";
   EXPECT_NE(sum, 0);
   EXPECT_EQ(recorder.records().size(), FlightRecorder::kCapacity);
+}
+
+// Numbers of the records in an extract, and its journal.
+struct Extract {
+  explicit Extract(const std::string& bytes) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, bytes.data(), sizeof(size));
+    journal = bytes.substr(sizeof(size), size);
+    constexpr std::size_t kSlot = 128;
+    for (std::size_t at = sizeof(size) + size; at < bytes.size(); at += kSlot) {
+      std::uint64_t version = 0;
+      std::memcpy(&version, bytes.data() + at, sizeof(version));
+      ids.push_back(version / 2);
+    }
+    std::sort(ids.begin(), ids.end());
+  }
+  std::string journal;
+  std::vector<std::uint64_t> ids;
+};
+
+TEST(FlightRecorder, GivesAnotherProcessWhatItNeeds) {
+  FlightRecorder recorder;
+  CallRecord call = call_of(1);
+  call.group = recorder.add_group({"world", 1, {0, 1, 2, 3, 8}, false, "", {}, 7});
+  recorder.begin(call);  // 1: does not end
+  recorder.begin(call).ended(StatusCode::ok);
+  CallRecord other = call;
+  other.group = 99;
+  recorder.begin(other).ended(StatusCode::ok);  // 3: the last one of its group
+  other.is_message = true;
+  recorder.begin(other).ended(StatusCode::ok);  // 4: the last message there
+  for (int i = 0; i < 10; ++i) {
+    recorder.begin(call).ended(StatusCode::ok);
+  }
+  const Extract extract(FlightRecorder::extract(recorder.address(), 3));
+  EXPECT_EQ(extract.ids, (std::vector<std::uint64_t>{1, 3, 4, 12, 13, 14}));
+  EXPECT_NE(extract.journal.find(R"("name":"world","rank":1,"ranks":"0-3,8","closed":false)"), std::string::npos)
+      << extract.journal;
+  EXPECT_NE(extract.journal.find(R"("context":7)"), std::string::npos);
+}
+
+TEST(FlightRecorder, GivesNothingWhereThereIsNoRecorder) {
+  EXPECT_EQ(FlightRecorder::extract("", 1), "");
+  EXPECT_EQ(FlightRecorder::extract("1:2:3:4", 1), "");
+  FlightRecorder small(4);  // of another size
+  EXPECT_EQ(FlightRecorder::extract(small.address(), 1), "");
 }
 
 }  // namespace

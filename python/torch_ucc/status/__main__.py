@@ -1,0 +1,88 @@
+"""`torch-ucc status`: what the ranks of a running job do, who is late, and why.
+
+From any shell of a host of the job, as the user that runs it. The job needs no setting and is not disturbed.
+Its processes may be stuck or stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from torch_ucc.status import findings, job, screen, segment
+
+
+def main(arguments: list[str]) -> int:
+    asked = _parser().parse_args(arguments)
+    while True:
+        code = _show(asked)
+        if not asked.watch or code == 2:
+            return code
+        time.sleep(asked.watch)
+        if sys.stdout.isatty():
+            print("\033[2J\033[H", end="")
+        else:
+            print()
+
+
+def _show(asked: argparse.Namespace) -> int:
+    try:
+        found = job.jobs(ask_others=not asked.here)
+    except segment.UnreadableError as error:
+        print(f"torch-ucc status: {error}", file=sys.stderr)
+        return 2
+    if asked.job:
+        found = [each for each in found if each.is_called(asked.job)]
+    if not found:
+        name = f" {asked.job}" if asked.job else ""
+        print(
+            f"torch-ucc status: no job{name} of this user runs on this host, or none has created a group yet",
+            file=sys.stderr,
+        )
+        return 2
+    if len(found) > 1:
+        print(screen.listing(found))
+        print("\nShow one of them: torch-ucc status JOB", file=sys.stderr)
+        return 0
+    (one,) = found
+    told = findings.findings(one)
+    if asked.html:
+        asked.html.write_text(screen.page(one, told))
+    elif asked.json:
+        print(json.dumps(screen.as_data(one, told)))
+    elif asked.rank is not None:
+        print(screen.detail(one, asked.rank))
+    else:
+        print(screen.screen(one, told))
+    return 1 if told else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torch-ucc status",
+        description=__doc__,
+        epilog="Exits with 1 if something is wrong, with 2 if no job was found.",
+    )
+    parser.add_argument(
+        "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several run"
+    )
+    parser.add_argument("--rank", type=int, help="show one rank: its last operations and its Python stacks")
+    parser.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=2.0,
+        metavar="SECONDS",
+        help="again and again; default %(const)s s",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it there as a page for a browser")
+    parser.add_argument("--here", action="store_true", help="only this host: ask no other one")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

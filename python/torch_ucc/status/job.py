@@ -1,0 +1,242 @@
+"""The ranks of a job, from what its processes recorded on this host and what other hosts answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch_ucc.status import doors, segment
+from torch_ucc.status.segment import Process
+from torch_ucc.tracing.records import Dump, Group, Record, groups_of
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_STATES = {"R": "runs", "S": "sleeps", "D": "waits for a device", "T": "is stopped", "t": "is being debugged"}
+
+
+@dataclass
+class Rank:
+    """One rank of a job."""
+
+    rank: int
+    pid: int
+    host: str
+    process: Process
+    context: int
+    groups: dict[int, Group]
+    """Of this job, by number. Several with one name are told apart as in tracing.records."""
+    state: str
+    """The letter of /proc."""
+    cpu: float | None = None
+    """Cores used between two looks; None on other hosts."""
+
+    @property
+    def now_ns(self) -> int:
+        return self.process.seen_ns
+
+    @property
+    def records(self) -> list[Record]:
+        return [each for each in self.process.records if each.group in self.groups]
+
+    @property
+    def open(self) -> list[Record]:
+        """Operations that have not ended, of groups that are open."""
+        return [each for each in self.records if not each.over and not self.groups[each.group].closed]
+
+    def doing(self) -> str:
+        """Of the process as a whole."""
+        cpu = "" if self.cpu is None else f", using {self.cpu:.0%} of a core"
+        return _STATES.get(self.state, f"is in state {self.state}") + cpu
+
+    def dump(self, reason: str = "status") -> Dump:
+        process = self.process.facts.get("process", {})
+        sites = {
+            int(key.partition("/")[2]): text for key, text in self.process.facts.items() if key[:5] == "site/"
+        }
+        return Dump(
+            rank=self.rank,
+            reason=reason,
+            pid=self.pid,
+            host=self.host,
+            boot_id=process.get("boot_id", self.host),
+            steady_ns=self.now_ns,
+            wall_ns=process.get("wall_minus_steady_ns", 0) + self.now_ns,
+            last_id=0,
+            groups=self.groups,
+            sites=sites,
+            records=self.records,
+        )
+
+
+@dataclass
+class Job:
+    world: str
+    size: int
+    hosts: dict[str, list[int]]
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    gone: dict[int, str] = field(default_factory=dict)
+    """Ranks that have ended, and what the others know of it."""
+    silent: list[str] = field(default_factory=list)
+    """Hosts that gave no answer, and why."""
+
+    @property
+    def name(self) -> str:
+        return self.world[:8]
+
+    def is_called(self, name: str) -> bool:
+        return self.name == name or any(str(rank.pid) == name for rank in self.ranks.values())
+
+    def host_of(self, rank: int) -> str:
+        return next((host for host, ranks in self.hosts.items() if rank in ranks), "?")
+
+    def program(self) -> str:
+        facts = (each.process.facts.get("process") for each in self.ranks.values())
+        return next((str(fact["program"]) for fact in facts if fact), "")
+
+    def missing(self) -> list[int]:
+        """Ranks of which nothing was seen, and that nobody reported as gone."""
+        silent = set(self.silent)
+        return [
+            rank
+            for host, ranks in self.hosts.items()
+            if host not in silent
+            for rank in ranks
+            if rank not in self.ranks and rank not in self.gone
+        ]
+
+
+def jobs(recent: int = 64, ask_others: bool = True, sample_s: float = 0.1) -> list[Job]:
+    """Those with a process on this host. Raises segment.UnreadableError if a process cannot be read."""
+    here = [process for pid, path in segment.processes() if (process := segment.read(pid, path, recent))]
+    found = assemble(here)
+    for job in found:
+        if ask_others:
+            _ask_others(job, recent)
+    _measure(found, sample_s)
+    return found
+
+
+def assemble(processes: Iterable[Process]) -> list[Job]:
+    """The jobs of these processes: those that are in one world are one job."""
+    found: dict[str, Job] = {}
+    for process in processes:
+        for context in process.under("context/"):
+            add(found, process, context)
+    return list(found.values())
+
+
+def add(found: dict[str, Job], process: Process, context: dict[str, Any]) -> None:
+    world = context["world"]
+    job = found.get(world)
+    if job is None:
+        job = found[world] = Job(world, context["size"], _hosts(context["hosts"]))
+    host = list(job.hosts)[context["host"]]
+    groups = groups_in(process.facts, context["number"])
+    stat = process.stat.rpartition(")")[2].split()
+    job.ranks[context["rank"]] = Rank(
+        context["rank"], process.pid, host, process, context["number"], groups, stat[0]
+    )
+    for each in process.under(f"gone/context/{context['number']}/"):
+        job.gone.setdefault(each["rank"], each["what"])
+
+
+def groups_in(facts: Mapping[str, Any], context: int) -> dict[int, Group]:
+    """The groups of one context, by number."""
+    rows = [
+        {**fact, "ranks": tuple(runs(fact["ranks"]))}
+        for key, fact in facts.items()
+        if key.startswith("group/") and fact["context"] == context
+    ]
+    return groups_of(sorted(rows, key=lambda each: each["number"]))
+
+
+def _hosts(rows: Sequence[dict[str, Any]]) -> dict[str, list[int]]:
+    """By name; of several hosts with one name, the later ones are called `name (2)`."""
+    hosts: dict[str, list[int]] = {}
+    for row in rows:
+        name, times = row["name"], 1
+        while name in hosts:
+            times += 1
+            name = f"{row['name']} ({times})"
+        hosts[name] = list(runs(row["ranks"]))
+    return hosts
+
+
+def runs(text: str) -> Iterator[int]:
+    """`0-7,16` and `0-14:2` as numbers."""
+    for part in filter(None, text.split(",")):
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        yield from range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def shown(ranks: Iterable[int]) -> str:
+    """Numbers as `0-7,16`."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return ",".join(str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in parts)
+
+
+def _ask_others(job: Job, recent: int) -> None:
+    """Goes from host to host: each host that answers knows the doors of a few further ones."""
+    names = list(job.hosts)
+    seen = {names.index(each.host) for each in job.ranks.values()}
+    failed: dict[int, str] = {}
+    waiting = _doors(job, seen)
+    while waiting:
+        answers = doors.ask(waiting, recent)
+        for host, answer in answers.items():
+            seen.add(host)
+            if isinstance(answer, str):
+                failed[host] = answer
+                continue
+            now: dict[str, Job] = {job.world: job}
+            for process in segment.from_report(answer):
+                for context in process.under("context/"):
+                    if context["world"] == job.world:
+                        add(now, process, context)
+        waiting = _doors(job, seen)
+    job.silent = [f"{names[host]}: {why}" for host, why in failed.items()]
+
+
+def _doors(job: Job, seen: set[int]) -> dict[int, list[doors.Door]]:
+    """Of hosts that were not asked yet, by number of the host."""
+    found: dict[int, list[doors.Door]] = defaultdict(list)
+    for rank in job.ranks.values():
+        for context in rank.process.under("context/"):
+            for each in context["doors"]:
+                if (
+                    context["world"] == job.world
+                    and each["host"] not in seen
+                    and each["rank"] not in job.gone
+                ):
+                    found[each["host"]].append(doors.Door(**each))
+    return found
+
+
+def _measure(found: Sequence[Job], sample_s: float) -> None:
+    """Fills in how much of a core each process of this host uses."""
+
+    def used(process: Process) -> float | None:
+        try:
+            stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return (int(stat[11]) + int(stat[12])) / _TICKS
+
+    ranks = [rank for job in found for rank in job.ranks.values() if rank.process.here]
+    before = {rank.pid: used(rank.process) for rank in ranks}
+    began = time.monotonic()
+    time.sleep(sample_s)
+    for rank in ranks:
+        first, second = before[rank.pid], used(rank.process)
+        if first is not None and second is not None:
+            rank.cpu = (second - first) / (time.monotonic() - began)

@@ -1,0 +1,73 @@
+"""`torch-ucc record` keeps every operation of a running job, from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch_ucc.status import history
+from torch_ucc.testing import run_ranks
+from torch_ucc.tracing import records
+
+pytestmark = pytest.mark.multirank
+
+CALLS = 3000
+
+
+def watched(folder: Path, limit: str) -> None:
+    """Rank 0 starts the recorder; the ranks call when it has begun."""
+    dist.barrier()
+    recorder = None
+    if dist.get_rank() == 0:
+        command = [
+            sys.executable,
+            "-m",
+            "torch_ucc",
+            "record",
+            str(folder),
+            str(os.getpid()),
+            *limit.split(),
+        ]
+        recorder = subprocess.Popen([*command, "--seconds", "60"])
+        deadline = time.monotonic() + 60
+        while len(list(folder.glob("rank?.history"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    dist.barrier()
+    for i in range(CALLS):
+        dist.all_reduce(torch.ones(1 + i % 7))
+        if i % 100 == 0:
+            time.sleep(
+                0.05
+            )  # its ring does not go round before the recorder, which has no core, comes to look
+    if recorder is not None:
+        time.sleep(1.5)
+        recorder.terminate()
+        recorder.wait(timeout=30)
+
+
+def test_every_operation_is_kept(tmp_path: Path) -> None:
+    run_ranks(watched, 2, tmp_path, "--limit 64")
+    dumps = records.load(tmp_path)
+    assert [dump.rank for dump in dumps] == [0, 1]
+    for dump in dumps:
+        reduces = [each for each in dump.records if each.op == "all_reduce"]
+        assert [each.seq for each in reduces] == list(range(reduces[0].seq, reduces[0].seq + CALLS))
+        assert [each.bytes for each in reduces] == [4 * (1 + i % 7) for i in range(CALLS)]
+        assert all(each.state == "completed" for each in reduces)
+
+
+def test_a_file_that_was_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
+    run_ranks(watched, 2, tmp_path, "--limit 64")
+    file = tmp_path / "rank0.history"
+    whole = len(history.read(file).records)
+    file.write_bytes(file.read_bytes()[:-20])
+    assert 0 < len(history.read(file).records) < whole
+    file.write_bytes(b"something else, which is no history at all")
+    with pytest.raises(ValueError, match="it is no history"):
+        history.read(file)

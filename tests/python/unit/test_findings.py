@@ -1,0 +1,255 @@
+"""What `torch-ucc status` concludes from ranks that are played."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from torch_ucc.status import job as jobs
+from torch_ucc.status.findings import findings
+from torch_ucc.status.job import Job, runs, shown
+from torch_ucc.status.screen import as_data, detail, listing, page, screen
+from torch_ucc.status.segment import Process
+from torch_ucc.tracing.records import Record
+
+NOW = 100_000_000_000
+SECOND = 1_000_000_000
+
+
+def record(
+    id: int, seq: int, since: float, took: float | None = None, op: str = "all_reduce", **more: Any
+) -> Record:
+    """An operation that was called `since` seconds ago and took so long; None: it has not ended."""
+    issued = NOW - int(since * SECOND)
+    fields: dict[str, Any] = {
+        "id": id,
+        "group": 1,
+        "seq": seq,
+        "op": op,
+        "message": False,
+        "dtype": "float32",
+        "reduce_op": "SUM",
+        "input_elements": 1024,
+        "output_elements": 1024,
+        "bytes": 4096,
+        "root": -1,
+        "peer": -1,
+        "tag": 0,
+        "route": "memory",
+        "state": "posted" if took is None else "completed",
+        "result": "ok",
+        "issued_ns": issued,
+        "posted_ns": issued + 1,
+        "ended_ns": 0 if took is None else issued + int(took * SECOND),
+        "site": 0,
+    }
+    return Record(**{**fields, **more})
+
+
+def process(
+    rank: int,
+    size: int,
+    records: list[Record],
+    state: str = "S",
+    hosts: int = 1,
+    gone: dict[int, str] | None = None,
+    failure: str = "",
+    groups: int = 1,
+) -> Process:
+    each = size // hosts
+    facts: dict[str, Any] = {
+        "process": {
+            "program": "train.py",
+            "torch": "2.13.0",
+            "torch_ucc": "0.1",
+            "boot_id": "b",
+            "stacks": None,
+        },
+        "context/1": {
+            "number": 1,
+            "world": "1234567890",
+            "rank": rank,
+            "size": size,
+            "host": rank // each,
+            "hosts": [{"name": f"n{h}", "ranks": f"{h * each}-{(h + 1) * each - 1}"} for h in range(hosts)],
+            "doors": [],
+        },
+    }
+    for number in range(1, groups + 1):
+        facts[f"group/{number}"] = {
+            "number": number,
+            "name": str(number - 1),
+            "rank": rank,
+            "ranks": f"0-{size - 1}",
+            "closed": False,
+            "failure": failure,
+            "errors": {},
+            "context": 1,
+        }
+    for other, what in (gone or {}).items():
+        facts[f"gone/context/1/{other}"] = {"rank": other, "what": what, "at_ns": NOW}
+    stat = f"{1000 + rank} (python (3) x) {state} 1 2 3"
+    return Process(1000 + rank, stat, NOW, False, facts, records)
+
+
+def job(processes: list[Process]) -> Job:
+    (found,) = jobs.assemble(processes)
+    return found
+
+
+def test_ranks_are_written_as_runs() -> None:
+    assert list(runs("0-3,8,10-14:2")) == [0, 1, 2, 3, 8, 10, 12, 14]
+    assert list(runs("")) == []
+    assert shown([5, 0, 1, 2, 9]) == "0-2,5,9"
+
+
+def test_a_job_where_all_is_well() -> None:
+    made = job([process(rank, 4, [record(1, 1, 5, 0.001), record(2, 2, 0.5)]) for rank in range(4)])
+    assert findings(made) == []
+    text = screen(made, [])
+    assert "Job 12345678: train.py, 4 ranks on one host (torch-ucc 0.1, torch 2.13.0)" in text
+    assert "Nothing is wrong that can be seen." in text
+    assert [line.split()[0] for line in text.splitlines() if "all_reduce" in line] == ["0-3"]
+
+
+def test_a_rank_that_computes_while_the_others_wait() -> None:
+    late = process(2, 4, [record(1, 6, 12.5, 0.001)], state="R")
+    waiting = [process(rank, 4, [record(1, 6, 12.5, 0.001), record(2, 7, 12.4)]) for rank in (0, 1, 3)]
+    (found,) = findings(job([*waiting, late]))
+    assert found.ranks == (2,)
+    assert found.text == (
+        "Rank 2 (host n0, pid 1002) has been outside of torch-ucc for 12.50 s and runs; its last call was "
+        "seq 6 all_reduce(float32[1024] SUM) of group '0'. Ranks 0-1,3 have waited for it for 12.40 s in "
+        "seq 7 all_reduce(float32[1024] SUM) of group '0'."
+    )
+
+
+def test_a_stopped_rank_that_has_called() -> None:
+    ranks = [process(rank, 3, [record(2, 7, 9.0)], state="T" if rank == 1 else "S") for rank in range(3)]
+    (found,) = findings(job(ranks))
+    assert found.ranks == (1,)
+    assert "is stopped in seq 7 all_reduce(float32[1024] SUM) of group '0'." in found.text
+
+
+def test_a_chain_of_waits_ends_at_its_cause() -> None:
+    """Rank 0 waits for rank 1 in one group, which waits in another group for rank 2, which computes."""
+    first = process(0, 3, [record(1, 4, 20)], groups=2)
+    second = process(1, 3, [record(1, 3, 30, 0.1), record(2, 8, 25, group=2)], groups=2)
+    third = process(2, 3, [record(1, 3, 30, 0.1), record(2, 7, 29, 0.1, group=2)], state="R", groups=2)
+    (found,) = findings(job([first, second, third]))
+    assert found.ranks == (2,)
+
+
+def test_ranks_in_a_circle_are_told_by_the_diagnosis() -> None:
+    one = process(0, 2, [record(1, 1, 20, group=1)], groups=2)
+    other = process(1, 2, [record(1, 1, 20, group=2)], groups=2)
+    (found,) = findings(job([one, other]))
+    assert found.text.startswith("Ranks wait for each other in a circle")
+
+
+def test_a_receive_whose_sender_does_something_else() -> None:
+    receives = record(2, 1, 5, op="recv", message=True, peer=1, tag=3)
+    (found,) = findings(job([process(0, 2, [receives]), process(1, 2, [], state="R")]))
+    assert found.ranks == (1,)
+    assert "has called nothing yet and runs" in found.text
+
+
+def test_what_has_ended_comes_first() -> None:
+    gone = {3: "rank 3 (host n1, pid 1003) has died"}
+    ranks = [
+        process(rank, 4, [record(1, 1, 5)], hosts=2, gone=gone, failure="it says why") for rank in range(3)
+    ]
+    told = findings(job(ranks))
+    assert [each.ranks for each in told[:1]] == [(3,)]
+    assert told[0].text == "Rank 3 (host n1, pid 1003) has died."
+    assert told[1].text == "Group '0' has failed. Rank 0 was told: it says why"
+
+
+def test_a_rank_of_which_nothing_is_seen() -> None:
+    told = findings(job([process(rank, 4, [record(1, 1, 0.1)], hosts=2) for rank in range(3)]))
+    assert [each.ranks for each in told] == [(3,)]
+    assert "Rank 3 on host n1 cannot be seen" in told[0].text
+
+
+def late_by(seconds: float, host: int) -> list[Process]:
+    """Eight ranks on two hosts; those of a host come late to each of 30 operations."""
+    processes = []
+    for rank in range(8):
+        late = seconds if rank // 4 == host else 0.0
+        rows = [record(seq, seq, 30 - seq - late, 0.4 - late) for seq in range(1, 30)]
+        processes.append(process(rank, 8, rows, hosts=2))
+    return processes
+
+
+def test_a_slow_host() -> None:
+    (found,) = findings(job(late_by(0.35, 1)))
+    assert found.ranks == (4, 5, 6, 7)
+    assert found.text.startswith("Host n1 is slow: it came last to 29 of the last 29 operations")
+
+
+def test_a_host_that_is_hardly_late() -> None:
+    assert findings(job(late_by(0.01, 1))) == []
+
+
+def test_a_thousand_ranks_fit_one_screen() -> None:
+    ranks = [process(rank, 1000, [record(1, 6, 3, 0.1), record(2, 7, 2.5)], hosts=8) for rank in range(1000)]
+    ranks[77] = process(77, 1000, [record(1, 6, 3, 0.1)], state="R", hosts=8)
+    made = job(ranks)
+    told = findings(made)
+    assert told[0].ranks == (77,)
+    text = screen(made, told)
+    assert len(text.splitlines()) <= 24
+    assert max(map(len, text.splitlines())) < 320
+    assert "0-76,78-999" in text
+
+
+def test_a_thousand_ranks_that_all_do_different_things_fit_too() -> None:
+    ranks = [process(rank, 1000, [record(2, rank + 1, 0.5)], hosts=8) for rank in range(1000)]
+    text = screen(job(ranks), [])
+    assert len(text.splitlines()) <= 40
+    assert "... and 984 more rows" in text
+
+
+def test_one_rank_in_detail() -> None:
+    made = job([process(rank, 2, [record(1, 1, 5, 0.25), record(2, 2, 4.0)]) for rank in range(2)])
+    text = detail(made, 1)
+    assert "Rank 1, host n0, pid 1001: is in seq 2 all_reduce(float32[1024] SUM) of group '0'" in text
+    assert "250.00 ms" in text
+    assert detail(made, 7) == "Rank 7: nothing was seen of it"
+
+
+def test_the_same_for_programs() -> None:
+    made = job([process(rank, 2, [record(2, 2, 4.0)]) for rank in range(2)])
+    data = json.loads(json.dumps(as_data(made, findings(made))))
+    assert data["size"] == 2
+    assert data["ranks"][1]["open"][0]["op"] == "all_reduce"
+    assert data["ranks"][1]["since_s"] == 4.0
+
+
+def test_several_jobs_are_listed() -> None:
+    one = process(0, 1, [])
+    other = process(0, 1, [])
+    other = dataclasses.replace(
+        other, facts={**other.facts, "context/1": {**other.facts["context/1"], "world": "99"}}
+    )
+    found = jobs.assemble([one, other])
+    assert [each.name for each in found] == ["12345678", "99"]
+    assert len(listing(found).splitlines()) == 3
+
+
+def test_a_process_in_two_worlds_is_a_rank_of_both() -> None:
+    both = process(0, 1, [record(1, 1, 1, 0.1), record(2, 1, 1, 0.1, group=5)])
+    second = {**both.facts["context/1"], "number": 2, "world": "42"}
+    group = {**both.facts["group/1"], "number": 5, "context": 2}
+    both = dataclasses.replace(both, facts={**both.facts, "context/2": second, "group/5": group})
+    first, other = jobs.assemble([both])
+    assert [each.group for each in first.ranks[0].records] == [1]
+    assert [each.group for each in other.ranks[0].records] == [5]
+
+
+def test_the_page_for_a_browser_escapes_what_programs_are_called() -> None:
+    made = job([process(rank, 2, [record(2, 2, 4.0)], failure="<b>&") for rank in range(2)])
+    text = page(made, findings(made))
+    assert "Group &#x27;0&#x27; has failed. Rank 0 was told: &lt;b&gt;&amp;" in text
+    assert "<td>0-1</td>" in text
