@@ -1,6 +1,6 @@
 """Traces as execution traces of MLCommons Chakra, in the form that PyTorch writes and PARAM replays.
 
-One file a rank, `rank<N>.json`. It contains communication only: the groups, each operation, and where the
+One file a rank, `rank-<N>.json`. It contains communication only: the groups, each operation, and where the
 program waited for it.
 """
 
@@ -55,7 +55,7 @@ _LISTS = (
 def save(dumps: Sequence[Dump], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for dump in dumps:
-        (folder / f"rank{dump.rank}.json").write_text(json.dumps(convert(dump)))
+        (folder / f"rank-{dump.rank}.json").write_text(json.dumps(convert(dump)))
 
 
 def convert(dump: Dump) -> dict[str, Any]:

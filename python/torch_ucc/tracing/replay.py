@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.tracing import records
 from torch_ucc.tracing.calls import Step, steps
 from torch_ucc.tracing.records import Dump, Record
@@ -234,7 +235,7 @@ def _reduce(r: Record, g: dist.ProcessGroup, b: _Buffers) -> Any:
 
 def _all_gather_single(r: Record, g: dist.ProcessGroup, b: _Buffers) -> Any:
     sent = b.of(r, r.output_elements // g.size(), 0)
-    return dist.all_gather_into_tensor(b.of(r, sent.numel() * g.size(), 1), sent, group=g, async_op=True)
+    return all_gather_single(b.of(r, sent.numel() * g.size(), 1), sent, group=g, async_op=True)
 
 
 def _all_gather(r: Record, g: dist.ProcessGroup, b: _Buffers) -> Any:
@@ -245,7 +246,7 @@ def _all_gather(r: Record, g: dist.ProcessGroup, b: _Buffers) -> Any:
 def _reduce_scatter_single(r: Record, g: dist.ProcessGroup, b: _Buffers) -> Any:
     received = b.of(r, r.input_elements // g.size(), 1)
     sent = b.of(r, received.numel() * g.size(), 0)
-    return dist.reduce_scatter_tensor(received, sent, _op(r), group=g, async_op=True)
+    return reduce_scatter_single(received, sent, _op(r), group=g, async_op=True)
 
 
 def _reduce_scatter(r: Record, g: dist.ProcessGroup, b: _Buffers) -> Any:

@@ -19,7 +19,8 @@ from torch_ucc._group import planning
 from torch_ucc._native import extension
 from torch_ucc.cli.arguments import as_setting
 from torch_ucc.topology.job import decode
-from torch_ucc.tuning import report
+from torch_ucc.tracing import records
+from torch_ucc.tuning import report, workload
 from torch_ucc.tuning.choices import families
 from torch_ucc.tuning.profile import VARIABLE, Profile, as_toml, topology_of
 from torch_ucc.tuning.tuner import Tuner
@@ -35,6 +36,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--budget", type=as_setting(config.duration), default="10m", help="how long it may take; default 10m"
     )
+    parser.add_argument(
+        "--workload",
+        type=Path,
+        metavar="DIR",
+        help="tune only what this recorded job calls, and say what it would gain",
+    )
     asked = parser.parse_args(arguments)
     if "RANK" not in os.environ:
         parser.error("it measures a job: start it as one, `torchrun ... -m torch_ucc tune --output FILE`")
@@ -43,13 +50,14 @@ def main(arguments: list[str]) -> int:
         parser.error(f"there is no folder {asked.output.absolute().parent}")
     os.environ.pop(VARIABLE, None)
     try:
-        return _tune(asked.output, asked.budget.total_seconds())
+        recorded = None if asked.workload is None else workload.of(records.load(asked.workload))
+        return _tune(asked.output, asked.budget.total_seconds(), recorded)
     except (ImportError, ValueError, RuntimeError) as error:
         print(f"torch-ucc tune: {error}", file=sys.stderr)
         return 1
 
 
-def _tune(output: Path, budget: float) -> int:
+def _tune(output: Path, budget: float, recorded: workload.Workload | None) -> int:
     store, rank, size = next(rendezvous("env://"))
     compiled = extension.compiled()  # first: what is asked of the host is asked of its UCX and UCC, too
     if planning.told_by_launcher(size):  # as the ranks of the job, to which the profile must fit, will see it
@@ -64,13 +72,19 @@ def _tune(output: Path, budget: float) -> int:
     began = time.monotonic()
     try:
         with _Bar(budget) as bar:
-            tuning = Tuner(turns.measure, size, budget, bar.show).tune(families(job), os.environ)
+            wanted = families(job)
+            if recorded is not None:
+                wanted = workload.narrowed(wanted, recorded)
+            tuning = Tuner(turns.measure, size, budget, bar.show).tune(wanted, os.environ)
     finally:
         turns.end()
-    head = [*report.head(time.monotonic() - began), *report.summary(tuning)]
+    told = report.summary(tuning)
+    if recorded is not None:
+        told.append(workload.forecast(recorded, tuning.proof))
+    head = [*report.head(time.monotonic() - began), *told]
     profile = Profile(str(output), topology, tuning.values)
     output.write_text(as_toml(profile, head, report.notes(tuning)))
-    print("\n".join([*report.summary(tuning), "", f"Written to {output}. {VARIABLE}={output} applies it."]))
+    print("\n".join([*told, "", f"Written to {output}. {VARIABLE}={output} applies it."]))
     return 0
 
 

@@ -136,7 +136,7 @@ def test_chakra_has_all_groups_and_calls(tmp_path: Path) -> None:
     dumps = records.load(tmp_path / "run")
     chakra.save(dumps, tmp_path / "et")
     for dump in dumps:
-        data = json.loads((tmp_path / "et" / f"rank{dump.rank}.json").read_text())
+        data = json.loads((tmp_path / "et" / f"rank-{dump.rank}.json").read_text())
         assert data["schema"] == chakra.SCHEMA
         ids = [node["id"] for node in data["nodes"]]
         assert ids == list(range(1, len(ids) + 1))

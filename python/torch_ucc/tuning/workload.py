@@ -1,0 +1,109 @@
+"""What a recorded job does: what is worth tuning for it, and what it would gain."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch_ucc.bench.cases import Case
+from torch_ucc.tracing.records import Dump
+from torch_ucc.tracing.text import duration
+from torch_ucc.tuning.choices import Family
+from torch_ucc.tuning.decisions import Gain
+
+NEAR = 8.0
+"""A measured size stands for sizes that differ by at most this factor."""
+
+# Operations that the bench measures under another name.
+_AS = {
+    "all_gather": "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
+    "all_reduce_coalesced": "all_reduce",
+    "all_to_all": "all_to_all_single",
+    "recv": "ping_pong",
+    "recv_any_source": "ping_pong",
+    "reduce_scatter": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+    "send": "ping_pong",
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Nanoseconds in operations, by operation and size, and of the whole record: means over the ranks."""
+
+    spent: dict[Case, float]
+    span_ns: float
+
+    @property
+    def spent_ns(self) -> float:
+        return sum(self.spent.values())
+
+    def has(self, case: Case) -> bool:
+        """Whether it has operations for which the case stands."""
+        return any(_distance(case, own) <= math.log(NEAR) for own in self.spent)
+
+    def saved_ns(self, gains: Iterable[Gain]) -> float:
+        """What it would gain if each operation became as much faster as the case next to it."""
+        measured = {gain.case: gain.ratio.median for gain in gains}
+        saved = 0.0
+        for own, spent in self.spent.items():
+            near = min(measured, key=lambda case: _distance(case, own), default=None)
+            if near is not None and _distance(near, own) <= math.log(NEAR):
+                saved += spent * (1 - 1 / measured[near])
+        return saved
+
+
+def _distance(case: Case, own: Case) -> float:
+    if case.op != own.op:
+        return math.inf
+    return abs(math.log((case.nbytes or 1) / (own.nbytes or 1)))
+
+
+def of(dumps: Sequence[Dump]) -> Workload:
+    """Raises ValueError if they hold no operation that has ended."""
+    spent: dict[Case, float] = defaultdict(float)
+    span = 0.0
+    for dump in dumps:
+        ended = [each for each in dump.records if each.state == "completed" and each.route != "none"]
+        for record in ended:
+            case = Case(_AS.get(record.op, record.op), 0 if record.op == "barrier" else record.bytes)
+            spent[case] += (record.ended_ns - record.issued_ns) / len(dumps)
+        if ended:
+            first = min(each.issued_ns for each in ended)
+            span += (max(each.ended_ns for each in ended) - first) / len(dumps)
+    if not spent:
+        raise ValueError("the recorded job has called nothing")
+    return Workload(dict(spent), span)
+
+
+def narrowed(families: Iterable[Family], workload: Workload) -> list[Family]:
+    """Only what could make a difference to it."""
+    found = []
+    for family in families:
+        groups = {
+            name: own for name, cases in family.groups.items() if (own := tuple(filter(workload.has, cases)))
+        }
+        variants = {
+            name: kept
+            for name, of_group in family.variants.items()
+            if (kept := {group: values for group, values in of_group.items() if group in groups})
+        }
+        if groups and variants:
+            found.append(Family(family.name, groups, variants))
+    return found
+
+
+def forecast(workload: Workload, gains: Sequence[Gain]) -> str:
+    saved = workload.saved_ns(gains)
+    share = saved / workload.spent_ns if workload.spent_ns else 0.0
+    told = (
+        f"The recorded job spends {duration(workload.spent_ns)} of {duration(workload.span_ns)} in "
+        "operations, on average of its ranks. "
+    )
+    if abs(share) < 0.005:
+        return told + "The profile would not change that."
+    word = "less" if saved > 0 else "more"
+    return told + f"With the profile it would be about {duration(abs(saved))} {word}, {abs(share):.0%}."
