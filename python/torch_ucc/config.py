@@ -99,96 +99,110 @@ class Config:
     spin: timedelta = _setting(
         timedelta(microseconds=200),
         duration,
-        "How long a waiting thread polls without giving up its core. Not at all where ranks outnumber cores.",
+        "How long a waiting thread polls without a pause. It skips this if a host has more ranks than cores.",
     )
     yield_for: timedelta = _setting(
-        timedelta(milliseconds=2), duration, "How long it then polls and yields, before it sleeps."
+        timedelta(milliseconds=2),
+        duration,
+        "How long the thread then polls and yields its core, before it sleeps.",
     )
-    pause_min: timedelta = _setting(timedelta(microseconds=20), duration, "The first of the growing sleeps.")
+    pause_min: timedelta = _setting(
+        timedelta(microseconds=20),
+        duration,
+        "The first sleep of a waiting thread. Each further sleep is longer.",
+    )
     pause_max: timedelta = _setting(
-        timedelta(milliseconds=1), duration, "The longest sleep: a late peer is noticed within it."
+        timedelta(milliseconds=1), duration, "The longest sleep of a waiting thread, if nobody can wake it."
     )
     segment_bytes: int = _setting(
         1 << 20,
         size,
-        "Large reductions, broadcasts and gathered lists go in pieces of about this many bytes.",
+        "Large collectives are divided into pieces of about this many bytes.",
         agreed=True,
     )
     segment_window: int = _setting(
         2,
         _window,
-        "How many of these pieces of an all_reduce, reduce or broadcast are in flight at once.",
+        "How many of these pieces of one all_reduce, reduce or broadcast are in flight at once.",
         agreed=True,
     )
     cross_check: bool = _setting(
-        False, _switch, "Compare every collective call between the ranks before it starts.", agreed=True
+        False, _switch, "Compare each collective call of all ranks before it starts.", agreed=True
     )
     nan_check: bool = _setting(
-        False, _switch, "Refuse calls whose data has a NaN, at the cost of a look at it."
+        False, _switch, "Refuse a call whose data contains a NaN. This reads all data once more."
     )
     blocking_wait: bool = _setting(
-        False, _switch, "Have wait() return only once results on accelerators are there."
+        False, _switch, "Let wait() return only after the results are on the accelerator."
     )
     device_p2p: str = _setting(
         "staged",
         _staged_or("direct"),
-        "How point-to-point messages of tensors on accelerators go: by way of the host, or `direct`.",
+        "How messages of tensors on accelerators are sent: `staged` through host memory, or `direct`.",
         native=False,
     )
     device_collectives: str = _setting(
         "staged",
         _staged_or("native"),
-        "How what UCC does for tensors on accelerators goes: by way of the host, or `native`.",
+        "How collectives of tensors on accelerators work: `staged` through host memory, or `native`.",
         agreed=True,
         native=False,
     )
     host_path: bool = _setting(
         True,
         _switch,
-        "Let ranks of one host communicate through shared memory of this package, not by UCC and UCX.",
+        "Ranks of one host communicate through memory that they share. 0: through UCC and UCX.",
         agreed=True,
     )
     levels_from: int = _setting(
         1,
         size,
-        "From how many bytes on collectives of hosts with several ranks go in levels. A barrier counts as 1.",
+        "Collectives between hosts with several ranks go in levels from this size on. A barrier has 1 byte.",
         agreed=True,
     )
     life_lines: bool = _setting(
         True,
         _switch,
-        "Keep TCP connections between hosts over which the end of a rank is told at once.",
+        "Keep TCP connections between hosts, which report at once that a rank has ended.",
         agreed=True,
     )
     close_timeout: timedelta = _setting(
-        timedelta(seconds=5), duration, "How long a group that closes waits for its peers to close too."
+        timedelta(seconds=5),
+        duration,
+        "How long a group that is closed waits until the other ranks close it, too.",
     )
 
     as_default: bool = _setting(
         False,
         _switch,
-        "Be the backend for CPU tensors where init_process_group() names none. `import torch` reads it.",
+        "Be the backend for CPU tensors if init_process_group() names none. `import torch` reads it.",
         native=False,
     )
     replace_gloo: bool = _setting(
         False,
         _switch,
-        "Make the groups that a program asks gloo for: docs/frameworks.md. `import torch` reads it.",
+        "Create the groups that a program asks gloo for: docs/frameworks.md. `import torch` reads it.",
         native=False,
     )
 
     trace: str = _setting(
-        "", str, "A directory where each rank writes a trace of its operations when it ends.", native=False
+        "",
+        str,
+        "A folder in which each rank writes a trace of all its operations when it ends.",
+        native=False,
     )
     trace_sites: bool = _setting(
-        False, _switch, "Record who calls each operation, at some microseconds a call.", native=False
+        False,
+        _switch,
+        "Record the Python stack of each call. A call then takes some microseconds longer.",
+        native=False,
     )
     trace_dump: str = _setting(
-        "", str, "A directory where a rank writes its last operations when one fails.", native=False
+        "", str, "A folder in which a rank writes its last operations when an operation fails.", native=False
     )
-    trace_signal: bool = _setting(False, _switch, "Write them at SIGUSR2, too.", native=False)
+    trace_signal: bool = _setting(False, _switch, "Also write this file when SIGUSR2 arrives.", native=False)
     profile: str = _setting(
-        "", str, "A file of `torch-ucc tune` with settings for this topology: docs/tuning.md.", native=False
+        "", str, "A file that `torch-ucc tune` has written for this topology: docs/tuning.md.", native=False
     )
 
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
@@ -356,32 +370,43 @@ def reference() -> str:
 _REFERENCE_HEAD = """\
 # Settings
 
-Made from `python/torch_ucc/config.py` by `torch-ucc config --reference`; do not edit. `torch-ucc config`
-shows the values that hold in your shell, and where each comes from.
+After this page you know what each environment variable does. `torch-ucc config` prints the values that are
+in force in your shell, and where each comes from. `torch-ucc config --reference` writes this page from
+`python/torch_ucc/config.py`, so do not edit it.
 
-They are read when the first group is created, and then fixed: from the environment and, where it says
-nothing, from the profile that `TORCH_UCC_PROFILE` names ([tuning](tuning.md)). An unknown `TORCH_UCC_` name
-is an error, and so is a value that cannot be read. Durations are written `200us`, `1.5ms`, `30s`, `5m`;
-sizes `65536`, `512k`, `4m`, `1g`; switches `0` and `1`. Settings marked "same on all ranks" are compared when
-a group is created, and so are those of UCC and UCX that steer how ranks talk: a difference is an error that
-names it. Which devices a rank uses, the fabric and memory of its host, and what is printed may differ.
+A process reads the settings when it creates its first group. They do not change afterwards. The environment
+comes first, then the profile that `TORCH_UCC_PROFILE` names ([tuning](tuning.md)), then the default. An
+unknown name that begins with `TORCH_UCC_` is an error, and so is a value with another form than these:
+
+| | examples |
+|---|---|
+| duration | `200us`, `1.5ms`, `30s`, `5m` |
+| size | `65536`, `512k`, `4m`, `1g` |
+| switch | `0`, `1` |
+
+The ranks of a group compare the settings that are marked "same on all ranks", and the variables of UCC and
+UCX that decide how ranks communicate. If they differ, no rank can create the group, and the error names the
+difference. Variables that select devices or memory of one host, or what is printed, may differ.
 
 | variable | default | same on all ranks | |
 |---|---|---|---|"""
 
 _REFERENCE_MIDDLE = """
-`UCC_HOME` and `UCX_HOME` name the prefix of the UCC and UCX to use. `UCC_*` and `UCX_*` reach UCC and UCX as
-always, and decide over what torch_ucc would choose (`torch-ucc plan`). `UCC_UCX_TLS`, `UCC_UCX_NET_DEVICES`
-and the like do so for torch_ucc and UCC alone, and leave other users of UCX in the process as they are; but
-UCX reads the options of its transports, such as `UCX_TCP_RX_SEG_SIZE`, by their names without `UCC_` only.
+`UCC_HOME` and `UCX_HOME` are the prefixes under which UCC and UCX are installed, if not those of the package
+are to be used.
 
-UCX patches the C library's memory functions as it is loaded, to hear of memory that goes while it is
-registered with a device. torch_ucc loads it with `UCX_MEM_MMAP_HOOK_MODE=none` where there is no such device
-(InfiniBand, XPMEM, KNEM, a GPU), which saves each process 0.4 s; that variable, `UCX_MEM_EVENTS` and
-`UCX_RCACHE_ENABLE` decide if they are set. `RCACHE_ENABLE=y` in the `Options` of a group comes too late for
-that, and UCX then refuses to start.
+UCC and UCX read their own variables, `UCC_*` and `UCX_*`. What you set there counts, and not what torch_ucc
+would choose (`torch-ucc plan` shows it). A name such as `UCC_UCX_TLS` instead of `UCX_TLS` has an effect on
+torch_ucc and UCC only, and not on other users of UCX in the process. UCX reads the options of its transports,
+for example `UCX_TCP_RX_SEG_SIZE`, only by the name without `UCC_`.
 
-Names of earlier versions of torch-ucc are no error, and do nothing:
+When UCX is loaded, it replaces memory functions of the C library, so that it learns when memory is freed
+that is registered with a device. This takes time at the start of each process. If the host has no such
+device (InfiniBand, XPMEM, KNEM or a GPU), torch_ucc therefore sets `UCX_MEM_MMAP_HOOK_MODE=none`, unless you
+set this variable, `UCX_MEM_EVENTS` or `UCX_RCACHE_ENABLE`. With `RCACHE_ENABLE=y` in the `Options` of a group
+it is too late, and UCX does not start.
+
+Variables of earlier versions of torch-ucc have no effect. They are no error:
 
 | variable | |
 |---|---|"""

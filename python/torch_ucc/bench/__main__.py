@@ -55,69 +55,82 @@ def names(text: str) -> list[str]:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ci/bench",
-        description="Times collectives beside those of other libraries.",
+        description="Measures operations and compares them with other libraries.",
         epilog=__doc__,
     )
     add = parser.add_argument
-    add("--ops", type=names, help=f"of {','.join(OPS)}; default {','.join(FEW_OPS)}")
-    add("--sizes", type=names, help="bytes a rank, like 4,64K,1M; default: each op's usual ones")
-    add("--dtypes", type=names, default=["float32"], help=f"of {','.join(ITEM_BYTES)}; default float32")
-    add("--ranks", type=names, help="default 2,4; with --busy 2")
+    add("--ops", type=names, help=f"operations: {', '.join(OPS)}; default {','.join(FEW_OPS)}")
+    add(
+        "--sizes",
+        type=names,
+        help="bytes for each rank, for example 4,64K,1M; default: depends on the operation",
+    )
+    add("--dtypes", type=names, default=["float32"], help=f"dtypes: {', '.join(ITEM_BYTES)}; default float32")
+    add("--ranks", type=names, help="numbers of ranks; default 2,4, with --busy 2")
     add(
         "--hosts",
         type=int,
         choices=range(1, 9),
         default=1,
         metavar="1..8",
-        help="more than 1: simulated, with TCP between them; needs root",
+        help="number of hosts; more than 1 are simulated, with TCP between them, which needs root",
     )
-    add("--rate", default="", help="with --hosts: what each may send, as tc(8) writes it: 4gbit")
+    add("--rate", default="", help="with --hosts: limit of what each host sends, in the form of tc(8): 4gbit")
     usual = ",".join(name for name, peer in PEERS.items() if not peer.on_request)
     add(
         "--peers",
         type=names,
-        help=f"of {','.join(PEERS)}; default {usual}, of occasions ucc,gloo,alone",
+        help=f"libraries: {', '.join(PEERS)}; default {usual}, with --idle and the like ucc,gloo,alone",
     )
     add(
         "--busy",
         type=int,
         default=0,
         metavar="N",
-        help="time ops beside N processes that compute on the same cores; default: few ops, up to 64 MB",
+        help="measure while N other processes compute on the same cores",
     )
     add(
         "--vs",
         action="append",
         default=[],
         metavar="MODULE:FACTORY",
-        help="measure the all_reduce that FACTORY(rank, size) returns, too",
+        help="also measure the all_reduce that FACTORY(rank, size) returns",
     )
-    add("--profile", type=Path, metavar="FILE", help="measure ucc by this profile of `torch-ucc tune`, too")
+    add("--profile", type=Path, metavar="FILE", help="also measure ucc with this profile of `torch-ucc tune`")
     add(
         "--report",
         action="store_true",
-        help="all ops and sizes, 2, 4 and 8 ranks, and all targets: two to three hours",
+        help="all operations and sizes with 2, 4 and 8 ranks, and all targets; takes hours",
     )
-    add("--repetitions", type=int, help="turns of all peers; default 8, of a report 5, of occasions 3")
-    add("--case-seconds", type=float, default=0.2, help="time for one case in one turn; default %(default)s")
-    add("--cores", type=int, default=2, help="keep all ranks to so many cores; default 2")
+    add(
+        "--repetitions",
+        type=int,
+        help="how often each library is measured; default 8, with --report 5, with --idle and the like 3",
+    )
+    add(
+        "--case-seconds",
+        type=float,
+        default=0.2,
+        help="seconds for one operation and size, each time; default %(default)s",
+    )
+    add("--cores", type=int, default=2, help="number of cores for all ranks together; default 2")
     for occasion, what in OCCASION_HELP.items():
         add(f"--{occasion}", action="append_const", dest="occasions", const=occasion, help=what)
-    add("--idle-seconds", type=float, default=10.0, help="with --idle: how long a group idles")
-    add("--late-seconds", type=float, default=5.0, help="with --idle: how late the late rank is")
-    add("--trials", type=int, default=10, help="with --idle: late arrivals timed in a turn")
-    add("--assert", dest="strict", action="store_true", help="fail unless every target was seen met")
+    add("--idle-seconds", type=float, default=10.0, help="with --idle: how long a group has nothing to do")
+    add("--late-seconds", type=float, default=5.0, help="with --idle: by how much one rank is late")
+    add("--trials", type=int, default=10, help="with --idle: how often a rank is late, each time")
+    add("--assert", dest="strict", action="store_true", help="exit with an error unless every target was met")
     add(
         "--plot",
         type=Path,
         metavar="FILE",
-        help="draw the times there: FILE.png, FILE.svg or a page, FILE.html",
+        help="draw the times into FILE: .png, .svg, or .html for a page",
     )
-    add("--json", type=Path, metavar="FILE", help="write everything there")
+    add("--json", type=Path, metavar="FILE", help="write all results to FILE")
     add(
         "--list-made-peers",
         action="store_true",
-        help="only print which peers ci/bench has to make for this run",
+        help="only print which libraries ci/bench must build for these options",
     )
     return parser
 

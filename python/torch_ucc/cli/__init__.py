@@ -13,17 +13,29 @@ from torch_ucc._autoload import autoload
 
 # Name: the module whose main(arguments) runs it and returns the exit status, and what it does.
 COMMANDS = {
-    "topo": ("torch_ucc.cli.topo", "show what this machine has, and how far its devices are apart"),
-    "plan": ("torch_ucc.cli.plan", "say how a job would talk, and why"),
-    "info": ("torch_ucc.cli.info", "say what this process, or under torchrun this job, runs on"),
-    "doctor": ("torch_ucc.cli.doctor", "look for what goes wrong in practice, and name the cure"),
-    "config": ("torch_ucc.cli.config", "list every setting with its value and source"),
-    "bench": ("torch_ucc.bench.__main__", "time collectives beside those of other libraries"),
-    "tune": ("torch_ucc.tuning.__main__", "measure what is faster than the defaults, under torchrun"),
-    "status": ("torch_ucc.status.__main__", "show what the ranks of a running job do, and who is late"),
-    "record": ("torch_ucc.status.history", "keep every operation of a running job in files"),
-    "trace": ("torch_ucc.tracing.__main__", "show what the ranks of a job did, or say what went wrong"),
-    "replay": ("torch_ucc.tracing.replay", "call the operations of a recorded job again, under torchrun"),
+    "topo": (
+        "torch_ucc.cli.topo",
+        "show the processors, memory and devices of this machine, and the distances between them",
+    ),
+    "plan": ("torch_ucc.cli.plan", "show how the ranks of a job would communicate, and why"),
+    "info": (
+        "torch_ucc.cli.info",
+        "show the versions, settings and plan of this process or, under torchrun, of a job",
+    ),
+    "doctor": ("torch_ucc.cli.doctor", "find problems of this machine or job, and say how to solve them"),
+    "config": ("torch_ucc.cli.config", "list all settings with their values and where they come from"),
+    "bench": ("torch_ucc.bench.__main__", "measure operations and compare them with other libraries"),
+    "tune": ("torch_ucc.tuning.__main__", "find faster settings for a job by measuring, under torchrun"),
+    "status": (
+        "torch_ucc.status.__main__",
+        "show what the ranks of a running job do, and which rank is late",
+    ),
+    "record": ("torch_ucc.status.history", "record every operation of a running job in files"),
+    "trace": (
+        "torch_ucc.tracing.__main__",
+        "show recorded operations, compare two runs, or find out what went wrong",
+    ),
+    "replay": ("torch_ucc.tracing.replay", "run the operations of a recorded job again, under torchrun"),
 }
 
 WITHOUT_TORCH = {"record", "status", "trace"}
@@ -32,7 +44,7 @@ WITHOUT_TORCH = {"record", "status", "trace"}
 def usage() -> str:
     width = max(map(len, COMMANDS))
     rows = "\n".join(f"  {name:<{width}}  {does}" for name, (_, does) in COMMANDS.items())
-    return f"usage: torch-ucc COMMAND ...\n\n{rows}\n\ntorch-ucc COMMAND --help tells more."
+    return f"usage: torch-ucc COMMAND ...\n\n{rows}\n\nHelp on a command: torch-ucc COMMAND --help"
 
 
 def main(arguments: list[str] | None = None) -> int:

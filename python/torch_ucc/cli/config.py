@@ -1,4 +1,4 @@
-"""`torch-ucc config`: every setting with its value here and where that comes from."""
+"""Lists all settings with their values in this environment, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from torch_ucc import config
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc config", description=__doc__)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="as data")
+    how.add_argument("--json", action="store_true", help="print JSON")
     how.add_argument(
-        "--reference", action="store_true", help="the page docs/settings.md, which shows no values"
+        "--reference",
+        action="store_true",
+        help="print the page docs/settings.md, which has the defaults and no values",
     )
     asked = parser.parse_args(arguments)
     if asked.reference:

@@ -1,6 +1,9 @@
-"""`torch-ucc doctor`: looks for what goes wrong in practice, and names the cure; under torchrun, as
-`torchrun ... -m torch_ucc doctor`, also between the hosts, where each first rank of a host speaks for it.
-Exit status: 0 healthy, 1 something costs speed or is a risk, 2 something cannot work."""
+"""Looks for problems of this machine, and says how to solve them.
+
+Under torchrun, as `torchrun ... -m torch_ucc doctor`, it looks at all hosts of the job and at the network
+between them. Exit status: 0 if there is no problem, 1 if something costs speed or is a risk, 2 if something
+cannot work.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ _TOGETHER = timedelta(minutes=2)
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="as data, for a ticket")
+    parser.add_argument("--json", action="store_true", help="print JSON, for example for a report")
     parser.add_argument(
         "--replay",
         type=Path,
         metavar="FILE",
-        help="look at a machine saved with `torch-ucc topo --save` instead",
+        help="look at the machine that `torch-ucc topo --save` wrote to FILE instead of this one",
     )
     asked = parser.parse_args(arguments)
     try:

@@ -31,23 +31,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--size",
         type=as_setting(config.size),
-        help="bytes of the whole tensor, of all ranks where each has a part",
+        help="bytes of the tensor; if each rank has a part, of all parts together",
     )
-    add("--bandwidth", type=as_setting(rate), help=f"that one host can send; default {BANDWIDTH}")
-    add("--latency", type=as_setting(seconds), help=f"of a small message between hosts; default {LATENCY}")
-    add("--cores", type=as_setting(number), help="for the ranks of a host; default: as many as here")
-    add("--copy", type=as_setting(config.size), help="bytes/s that a host copies; default: measured")
+    add("--bandwidth", type=as_setting(rate), help=f"rate at which one host can send; default {BANDWIDTH}")
+    add(
+        "--latency",
+        type=as_setting(seconds),
+        help=f"time of a small message between hosts; default {LATENCY}",
+    )
+    add(
+        "--cores",
+        type=as_setting(number),
+        help="cores for the ranks of a host; default: those of this machine",
+    )
+    add("--copy", type=as_setting(config.size), help="bytes/s that a host can copy; default: measured here")
     add(
         "--reduce",
         type=as_setting(config.size),
-        help="bytes/s that it reads to reduce; default: measured",
+        help="bytes/s that a host can read and add up; default: measured here",
     )
     add(
         "--tcp",
         type=as_setting(config.size),
-        help="bytes/s that its cores send and receive; default: measured",
+        help="bytes/s that its cores can send and receive; default: measured here",
     )
-    add("--step", type=as_setting(seconds), help="to notify a rank on the same host; default: measured")
+    add(
+        "--step",
+        type=as_setting(seconds),
+        help="time to notify a rank on the same host; default: measured here",
+    )
 
 
 def is_wanted(asked: argparse.Namespace) -> bool:

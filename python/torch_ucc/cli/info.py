@@ -1,5 +1,8 @@
-"""`torch-ucc info`: libraries, settings and the plan; under torchrun, as `torchrun ... -m torch_ucc info`,
-for the whole job, with what UCX really chose. Exit status: 1 if that is not what the plan says."""
+"""Shows the versions of the libraries, the settings and the plan.
+
+Under torchrun, as `torchrun ... -m torch_ucc info`, it shows them for the whole job, with the transports that
+UCX really uses. The exit status is 1 if these are not the transports of the plan.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from torch_ucc.topology.plan import Plan, make_plan
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc info", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="as data")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     asked = parser.parse_args(arguments)
     try:
         about, text = _of_job() if "RANK" in os.environ else _of_process()

@@ -1,12 +1,12 @@
-"""`torch-ucc plan`: how a job on such hosts would talk, and why; on copies of this machine, or on saved ones.
+"""Shows how the ranks of a job would communicate, and why, on hosts like this machine or on saved ones.
 
-What is set in the environment counts as it would in the job: `UCX_TLS=tcp torch-ucc plan --hosts 2`. Exit
-status: 1 if the job could not work.
+Variables in the environment have the same effect as in the job: `UCX_TLS=tcp torch-ucc plan --hosts 2`. The
+exit status is 1 if the job could not work.
 
-With --op and --bytes, which way such a call goes and by which algorithm: UCC and UCX are asked by making it,
-on ranks started on this machine, or under torchrun on those of the job.
+With --op and --bytes: starts ranks on this machine (under torchrun: uses the ranks of the job), makes the
+call, and shows which way the data took and by which algorithm.
 
-With --op and --size, how long such a call should take on so many hosts, estimated from a few constants.
+With --op and --size: estimates how long the call takes on these hosts.
 """
 
 from __future__ import annotations
@@ -31,20 +31,26 @@ from torch_ucc.tuning.profile import Profile, refusal
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="torch-ucc plan", description=__doc__, epilog=f"Counts, if set: {', '.join(SETTINGS)}."
+        prog="torch-ucc plan",
+        description=__doc__,
+        epilog=f"These variables have an effect: {', '.join(SETTINGS)}.",
     )
     parser.add_argument(
         "--replay",
         type=Path,
         metavar="FILE",
         action="append",
-        help="a host, saved with `torch-ucc topo --save`; again for each other one",
+        help="a host, as `torch-ucc topo --save` wrote it; give this option once for each host",
     )
-    parser.add_argument("--hosts", type=_count, help="how many; default: one, or as many as are replayed")
-    parser.add_argument("--ranks-per-host", type=_count, help="default: as many as GPUs, or NUMA nodes")
-    parser.add_argument("--json", action="store_true", help="as data")
-    parser.add_argument("--op", help="an operation of torch.distributed, such as all_reduce")
-    parser.add_argument("--bytes", type=as_setting(config.size), help="of its tensor: 65536, 512k, 4m")
+    parser.add_argument(
+        "--hosts", type=_count, help="number of hosts; default: 1, or the number of --replay options"
+    )
+    parser.add_argument(
+        "--ranks-per-host", type=_count, help="default: the number of GPUs, or else of NUMA nodes"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--op", help="an operation of torch.distributed, for example all_reduce")
+    parser.add_argument("--bytes", type=as_setting(config.size), help="size of its tensor: 65536, 512k, 4m")
     estimate.add_options(parser)
     asked = parser.parse_args(arguments)
     if estimate.is_wanted(asked):

@@ -1,4 +1,4 @@
-"""`torch-ucc topo`: what this machine has and how far its devices are apart; or a machine that was saved."""
+"""Shows the processors, memory and devices of this machine, and the distances between the devices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from torch_ucc.topology.picture import matrix, tree
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc topo", description=__doc__)
     parser.add_argument(
-        "--save", type=Path, metavar="FILE", help="write the machine there, for a report or a replay"
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="write the description of this machine to FILE, for a report or for --replay",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it there, for a browser")
-    parser.add_argument("--replay", type=Path, metavar="FILE", help="show this saved machine instead")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the machine into FILE, for a browser")
+    parser.add_argument(
+        "--replay", type=Path, metavar="FILE", help="show the machine that FILE describes instead of this one"
+    )
     asked = parser.parse_args(arguments)
     try:
         host = machine(asked.replay)

@@ -1,7 +1,7 @@
-"""`torch-ucc status`: what the ranks of a running job do, who is late, and why.
+"""Shows what the ranks of a running job do, which rank is late, and why.
 
-From any shell of a host of the job, as the user that runs it. The job needs no setting and is not disturbed.
-Its processes may be stuck or stopped.
+Run it in any shell on a host of the job, as the user that runs the job. The job needs no setting and is not
+disturbed. Its processes may be stuck or stopped.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torch-ucc status",
         description=__doc__,
-        epilog="Exits with 1 if something is wrong, with 2 if no job was found.",
+        epilog="Exit status: 0 if nothing is wrong, 1 if something is, 2 if no job was found.",
     )
     parser.add_argument(
-        "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several run"
+        "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several jobs run"
     )
     parser.add_argument("--rank", type=int, help="show one rank: its last operations and its Python stacks")
     parser.add_argument(
@@ -76,11 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=2.0,
         metavar="SECONDS",
-        help="again and again; default %(const)s s",
+        help="repeat; default: every %(const)s s",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write it there as a page for a browser")
-    parser.add_argument("--here", action="store_true", help="only this host: ask no other one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser to FILE")
+    parser.add_argument("--here", action="store_true", help="show only the ranks of this host")
     return parser
 
 

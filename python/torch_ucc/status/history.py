@@ -1,8 +1,8 @@
-"""`torch-ucc record`: keeps every operation of the ranks of a running job, in a file for each rank.
+"""Records every operation of a running job, in a file for each rank of this host.
 
-It watches from outside: the job needs no setting and no restart, and loses no more than the time that this
-program takes of a core. `torch-ucc trace` reads the files. Run it on each host of the job. It ends with the
-job.
+It reads the memory of the job. So the job needs no setting and no restart, and loses no more than the time
+that this program takes of a core. Run it on each host of the job. It ends with the job. `torch-ucc trace`
+reads the files.
 """
 
 from __future__ import annotations
@@ -76,15 +76,21 @@ class Writer:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc record", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where the files go: rank<N>.history")
-    parser.add_argument("job", nargs="?", help="the name of a job or the pid of a rank, if several jobs run")
+    parser.add_argument("folder", type=Path, help="the folder for the files, rank<N>.history")
     parser.add_argument(
-        "--limit", type=int, default=256, metavar="MB", help="for each rank; default %(default)s"
+        "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several jobs run"
     )
     parser.add_argument(
-        "--prometheus", type=Path, metavar="FILE", help="also write counters there, every 5 s"
+        "--limit",
+        type=int,
+        default=256,
+        metavar="MB",
+        help="size of the files of one rank; default %(default)s",
     )
-    parser.add_argument("--seconds", type=float, help="stop after so long; default: when the job ends")
+    parser.add_argument(
+        "--prometheus", type=Path, metavar="FILE", help="also write counters to FILE, every 5 s"
+    )
+    parser.add_argument("--seconds", type=float, help="stop after this time; default: when the job ends")
     asked = parser.parse_args(arguments)
     found = [each for each in jobs.jobs(0, ask_others=False) if not asked.job or each.is_called(asked.job)]
     if len(found) != 1:

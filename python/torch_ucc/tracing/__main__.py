@@ -1,4 +1,4 @@
-"""`torch-ucc trace`: shows traces, and says what went wrong."""
+"""Shows recorded operations, compares two runs, and finds out what went wrong."""
 
 from __future__ import annotations
 
@@ -60,22 +60,24 @@ def main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torch-ucc trace", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    show = commands.add_parser("show", help="who called what, how often, how much, how long")
-    show.add_argument(
-        "--chrome", type=Path, metavar="FILE", help="write it for chrome://tracing and Perfetto, too"
+    show = commands.add_parser(
+        "show", help="show who called which operation, how often, with how much data, and how long it took"
     )
-    show.add_argument("--html", type=Path, metavar="FILE", help="write it as a page with a timeline, too")
-    diagnose = commands.add_parser("diagnose", help="what went wrong, from the dumps of all ranks")
+    show.add_argument(
+        "--chrome", type=Path, metavar="FILE", help="also write FILE for chrome://tracing and Perfetto"
+    )
+    show.add_argument("--html", type=Path, metavar="FILE", help="also write FILE, a page with a timeline")
+    diagnose = commands.add_parser("diagnose", help="say what went wrong, from the dumps of all ranks")
     convert = commands.add_parser("fr", help="convert dumps for PyTorch's flight recorder analyser")
     chakra_command = commands.add_parser(
         "chakra", help="convert traces to MLCommons Chakra, which PARAM replays"
     )
-    compare_command = commands.add_parser("compare", help="which operations take longer in another run")
+    compare_command = commands.add_parser("compare", help="show which operations take longer in another run")
     for command in (show, diagnose, convert, chakra_command, compare_command):
-        command.add_argument("path", type=Path, help="the directory with the files of the ranks, or run.json")
+        command.add_argument("path", type=Path, help="the folder with the files of the ranks, or run.json")
     for command in (convert, chakra_command):
-        command.add_argument("folder", type=Path, help="the directory to write to")
-    compare_command.add_argument("other", type=Path, help="the same of the other run")
+        command.add_argument("folder", type=Path, help="the folder to write to")
+    compare_command.add_argument("other", type=Path, help="the folder or run.json of the other run")
     return parser
 
 

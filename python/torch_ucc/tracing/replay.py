@@ -1,6 +1,6 @@
-"""`torch-ucc replay`: call the operations of a recorded job again, on these hosts and with these settings.
+"""Runs the operations of a recorded job again, on these hosts and with these settings.
 
-Started by torchrun, with as many ranks as were recorded:
+Start it with as many ranks as were recorded:
 
     torchrun --nproc-per-node=4 -m torch_ucc replay run.json
 """
@@ -42,15 +42,18 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="torch-ucc replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("path", type=Path, help="the directory with the traces of the ranks, or run.json")
-    parser.add_argument("--backend", default="ucc", help="default %(default)s; gloo, to compare")
+    parser.add_argument("path", type=Path, help="the folder with the traces of the ranks, or run.json")
+    parser.add_argument("--backend", default="ucc", help="default %(default)s; gloo for a comparison")
     parser.add_argument(
-        "--times", type=int, default=3, help="how often; the median counts; default %(default)s"
+        "--times",
+        type=int,
+        default=3,
+        help="how often to run them, of which the median is shown; default %(default)s",
     )
     parser.add_argument(
         "--gaps",
         action="store_true",
-        help="compute between the operations as long as the recorded program did",
+        help="compute between operations for as long as the recorded program did",
     )
     asked = parser.parse_args(arguments)
     try:

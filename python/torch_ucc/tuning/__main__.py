@@ -1,6 +1,8 @@
-"""`torchrun ... -m torch_ucc tune --output FILE`: measures on the job's own hosts what could be better than
-the defaults, and writes what is into a profile. TORCH_UCC_PROFILE=FILE applies it. Exit status: 0 written; 1
-it could not be measured; 2 wrong arguments."""
+"""Measures settings on the hosts of a job, and writes those that are faster than the defaults to a profile.
+
+Start it as the job: `torchrun ... -m torch_ucc tune --output FILE`. TORCH_UCC_PROFILE=FILE then applies the
+profile. Exit status: 0 if the file was written, 1 if nothing could be measured, 2 if an argument is wrong.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc tune", description=__doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the profile to write")
     parser.add_argument(
-        "--budget", type=as_setting(config.duration), default="10m", help="how long it may take; default 10m"
+        "--budget",
+        type=as_setting(config.duration),
+        default="10m",
+        help="how long it may take, for example 90s; default 10m",
     )
     parser.add_argument(
         "--workload",
