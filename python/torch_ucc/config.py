@@ -299,7 +299,7 @@ def _variables(tuned: Profile | None, environment: Mapping[str, str]) -> dict[st
 def in_force() -> Config:
     """Those of this process, read at its first group and then fixed."""
     for name in sorted(OLD_NAMES.keys() & os.environ.keys()):
-        warnings.warn(f"{name} does nothing any more: {OLD_NAMES[name]}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"{name} has no effect any more: {OLD_NAMES[name]}", RuntimeWarning, stacklevel=3)
     return from_environment()
 
 
@@ -325,7 +325,7 @@ def listing(environment: Mapping[str, str] = os.environ) -> list[Row]:
         for field in _fields()
     ]
     old = [
-        Row(name, environment[name], "environment, does nothing any more", OLD_NAMES[name])
+        Row(name, environment[name], "environment, has no effect any more", OLD_NAMES[name])
         for name in sorted(OLD_NAMES.keys() & environment.keys())
     ]
     others = [

@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         for finding in findings:
             print(f"{finding.grade}: {finding.what}\n  {finding.name}; cure: {finding.cure}")
         if not findings:
-            print("Nothing was found.")
+            print("No problem was found.")
     return status(findings)
 
 

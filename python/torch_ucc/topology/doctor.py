@@ -62,7 +62,7 @@ def status(findings: list[Finding]) -> int:
 def _extension(patient: Patient) -> Iterator[Finding]:
     if patient.extension_error:
         yield Finding(
-            "extension", BROKEN, patient.extension_error, "as it says; a ucc group cannot be created before"
+            "extension", BROKEN, patient.extension_error, "do what the message says; until then no ucc group can be created"
         )
 
 
@@ -87,13 +87,13 @@ def _settings(patient: Patient) -> Iterator[Finding]:
     if patient.settings_error:
         yield Finding("settings", BROKEN, patient.settings_error, "correct or unset it")
     for name, why in patient.old_settings.items():
-        yield Finding("old-setting", NOTE, f"{name} does nothing any more: {why}", f"unset {name}")
+        yield Finding("old-setting", NOTE, f"{name} has no effect any more: {why}", f"unset {name}")
 
 
 def _no_way(patient: Patient) -> Iterator[Finding]:
     job = uniform([patient.host], 2, settings_here(patient.environment))
     for problem in make_plan(job).problems[:1]:
-        yield Finding("no-way", BROKEN, f"on one host: {problem}", "as it says")
+        yield Finding("no-way", BROKEN, f"on one host: {problem}", "do what the message says")
 
 
 def _shadowed(patient: Patient) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def _shadowed(patient: Patient) -> Iterator[Finding]:
             "shadowed",
             COSTLY,
             'this torch has a "ucc" backend of its own, and prefers it',
-            'init_process_group("torch_ucc")',
+            'use the other name of this backend: init_process_group("torch_ucc")',
         )
 
 
@@ -121,7 +121,7 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
     for port in host.rdma:
         if not port.active:
             yield Finding(
-                "port-down", NOTE, f"{port.spec} is not connected", "its cable or switch, if it should be"
+                "port-down", NOTE, f"{port.spec} is not connected", "check its cable and its switch, if it should be connected"
             )
         elif port.link_layer == "Ethernet" and "RoCE v2" not in port.gid_types:
             has = ", ".join(port.gid_types) or "none that leads out of its link"
@@ -129,7 +129,7 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
                 "roce-gid",
                 COSTLY,
                 f"{port.spec} has no RoCE v2 address ({has}): it does not reach beyond its own network",
-                "give its network interface an IP address; else choose one with UCX_IB_GID_INDEX",
+                "give its network interface an IP address, or choose an address with UCX_IB_GID_INDEX",
             )
     limit = host.limits.memlock_bytes
     if any(port.active for port in host.rdma) and limit is not None and limit < _ENOUGH_MEMLOCK:
@@ -137,7 +137,7 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
             "memlock",
             COSTLY,
             f"only {limit // 1024} KiB of memory may be locked, and RDMA locks what it sends",
-            "`ulimit -l unlimited`, for a service LimitMEMLOCK=infinity, for a container --ulimit memlock=-1",
+            "`ulimit -l unlimited`; for a service LimitMEMLOCK=infinity; for a container --ulimit memlock=-1",
         )
 
 
@@ -148,15 +148,15 @@ def _memory(patient: Patient) -> Iterator[Finding]:
             "no-cma",
             COSTLY,
             f"large messages on this host are copied twice: {why}",
-            "`sysctl kernel.yama.ptrace_scope=1`, or for a container --cap-add=SYS_PTRACE",
+            "`sysctl kernel.yama.ptrace_scope=1`; for a container --cap-add=SYS_PTRACE",
         )
     if 0 < host.limits.shm_bytes < _ENOUGH_SHM:
         yield Finding(
             "small-shm",
             COSTLY,
             f"/dev/shm has {host.limits.shm_bytes >> 20} MiB, which DataLoader's workers need"
-            + ("" if host.limits.sysv else ", and UCX where there is no memory of System V"),
-            "for docker --shm-size or --ipc=host, for Kubernetes an emptyDir of medium Memory at /dev/shm",
+            + ("" if host.limits.sysv else ", and UCX if there is no memory of System V"),
+            "for docker --shm-size or --ipc=host; for Kubernetes an emptyDir of medium Memory at /dev/shm",
         )
 
 
@@ -175,7 +175,7 @@ def _limits(patient: Patient) -> Iterator[Finding]:
             NOTE,
             "process ids are those of a container: a rank in another container of this machine may have "
             "the same one, and UCC would take both for one process",
-            "the ranks of a machine in one container, or in its pid namespace (--pid=host, hostPID: true)",
+            "run the ranks of a machine in one container, or in its pid namespace (--pid=host, hostPID: true)",
         )
 
 

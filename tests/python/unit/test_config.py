@@ -191,7 +191,7 @@ def test_native_carries_every_setting_that_it_has() -> None:
 def test_a_setting_of_earlier_versions_is_explained_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config.in_force.cache_clear()
     monkeypatch.setenv(name, "1")
-    with pytest.warns(RuntimeWarning, match=f"{name} does nothing any more: [a-z]") as warned:
+    with pytest.warns(RuntimeWarning, match=f"{name} has no effect any more: [a-z]") as warned:
         assert config.in_force() is config.in_force()
     assert len(warned) == 1
     config.in_force.cache_clear()
