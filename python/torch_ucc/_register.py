@@ -146,7 +146,8 @@ def _name_group(group: torch.distributed.ProcessGroup) -> None:
     from torch.distributed import ProcessGroup, distributed_c10d
 
     config = distributed_c10d._world.pg_backend_config.get(group, "")
-    names = dict(pair.split(":") for pair in config.split(",") if pair)
+    # The name of a backend may contain colons, the name of a device cannot.
+    names = dict(pair.split(":", 1) for pair in config.split(",") if pair)
     ours = [torch.device(device) for device, name in names.items() if name in NAMES]
     for device in ours:
         group._register_backend(device, ProcessGroup.BackendType.UCC, group._get_backend(device))

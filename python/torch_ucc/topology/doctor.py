@@ -62,7 +62,10 @@ def status(findings: list[Finding]) -> int:
 def _extension(patient: Patient) -> Iterator[Finding]:
     if patient.extension_error:
         yield Finding(
-            "extension", BROKEN, patient.extension_error, "do what the message says; until then no ucc group can be created"
+            "extension",
+            BROKEN,
+            patient.extension_error,
+            "do what the message says; until then no ucc group can be created",
         )
 
 
@@ -121,7 +124,10 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
     for port in host.rdma:
         if not port.active:
             yield Finding(
-                "port-down", NOTE, f"{port.spec} is not connected", "check its cable and its switch, if it should be connected"
+                "port-down",
+                NOTE,
+                f"{port.spec} is not connected",
+                "check its cable and its switch, if it should be connected",
             )
         elif port.link_layer == "Ethernet" and "RoCE v2" not in port.gid_types:
             has = ", ".join(port.gid_types) or "none that leads out of its link"

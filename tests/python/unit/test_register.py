@@ -223,6 +223,9 @@ class StandIn:
     def exchange(self, mine: bytes) -> list[bytes]:
         return [mine]
 
+    def tell(self, key: str, json: str) -> None:
+        """To other processes: there is no recorder."""
+
     def close_all(self, limit: timedelta) -> None:
         """At exit: there is nothing to close."""
 
@@ -275,6 +278,19 @@ def test_a_group_of_another_backend_has_a_default_too(stand_in: StandIn) -> None
     """Torch 2.13 finds none once a plugin is registered."""
     init_alone("cpu:gloo")
     assert dist.group.WORLD.name() == "gloo"
+    assert stand_in.calls == []
+
+
+def test_a_group_of_another_backend_may_have_a_colon_in_its_name(stand_in: StandIn) -> None:
+    """As those of torchft have."""
+
+    def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+    dist.Backend.register_backend("own:name", create, devices=["cpu"])
+    init_alone("gloo")
+    group = dist.new_group([0], backend="own:name")
+    dist.barrier(group=group)
     assert stand_in.calls == []
 
 
