@@ -181,7 +181,8 @@ def _limits(patient: Patient) -> Iterator[Finding]:
             NOTE,
             "process ids are those of a container: a rank in another container of this machine may have "
             "the same one, and UCC would take both for one process",
-            "run the ranks of a machine in one container, or in its pid namespace (--pid=host, hostPID: true)",
+            "run the ranks of a machine in one container, or in its pid namespace (--pid=host, "
+            "hostPID: true)",
         )
 
 
