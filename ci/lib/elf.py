@@ -1,7 +1,7 @@
-"""The few facts of a 64-bit little-endian ELF shared library that `ci/provision-ucc` needs.
+"""The few facts of a 64-bit little-endian ELF shared library that `ci/provision-ucc` and `ci/wheels` need.
 
-Reads which versions of which libraries a file asks for and by which symbols, and renames one such version in
-place.
+Reads which versions of which libraries a file asks for and by which symbols, and changes in place which
+version a symbol asks for.
 """
 
 from __future__ import annotations
@@ -74,15 +74,7 @@ class ElfFile:
 
     def symbols_of(self, need: Need) -> list[str]:
         """The undefined symbols bound to `need`."""
-        (symbols,), (versions,) = self._of_kind(SHT_DYNSYM), self._of_kind(SHT_GNU_VERSYM)
-        strings = self._sections[symbols.link]
-        names = []
-        for i in range(symbols.size // 24):
-            name, _, _, section, _, _ = struct.unpack_from("<IBBHQQ", self._data, symbols.offset + i * 24)
-            (version,) = struct.unpack_from("<H", self._data, versions.offset + i * 2)
-            if section == SHN_UNDEF and version & 0x7FFF == need.index:
-                names.append(self._string(strings, name))
-        return names
+        return [name for _, name in self._undefined(need)]
 
     def rename_need(self, need: Need, to: Need) -> None:
         """Make the entry of `need` ask for what `to` asks for; writes the file.
@@ -95,6 +87,32 @@ class ElfFile:
         struct.pack_into("<I", data, need.offset, to.hash)
         struct.pack_into("<I", data, need.offset + 8, to.name_offset)
         self._path.write_bytes(data)
+
+    def rebind(self, need: Need, to: Need, symbols: set[str]) -> None:
+        """Make the undefined `symbols`, bound to `need`, ask for `to` instead; writes the file.
+
+        Only sound when the library defines them in both versions.
+        """
+        if need.library != to.library:
+            raise ValueError(f"{need.version} and {to.version} are versions of two libraries")
+        data = bytearray(self._data)
+        (versions,) = self._of_kind(SHT_GNU_VERSYM)
+        for i, name in self._undefined(need):
+            if name in symbols:
+                struct.pack_into("<H", data, versions.offset + i * 2, to.index)
+        self._path.write_bytes(data)
+
+    def _undefined(self, need: Need) -> list[tuple[int, str]]:
+        """The undefined symbols bound to `need`, with their places in the symbol table."""
+        (symbols,), (versions,) = self._of_kind(SHT_DYNSYM), self._of_kind(SHT_GNU_VERSYM)
+        strings = self._sections[symbols.link]
+        found = []
+        for i in range(symbols.size // 24):
+            name, _, _, section, _, _ = struct.unpack_from("<IBBHQQ", self._data, symbols.offset + i * 24)
+            (version,) = struct.unpack_from("<H", self._data, versions.offset + i * 2)
+            if section == SHN_UNDEF and version & 0x7FFF == need.index:
+                found.append((i, self._string(strings, name)))
+        return found
 
     def _section(self, at: int) -> Section:
         _, kind, _, _, offset, size, link, info = struct.unpack_from("<IIQQQQII", self._data, at)

@@ -34,6 +34,7 @@ RUN_BY = {
 }
 # The block: why it is not run. If it is of commands, the files that they name must be there.
 NOT_RUN = {
+    "docs/packaging.md: ci/wheels build 3.11 3.13 3.14": "takes minutes for each Python, and needs root",
     "CONTRIBUTING.md: .venv/bin/python -m pytest tests/python/": "ci/test runs this test, too",
     "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "ci/test compiles and runs these",
     "docs/frameworks.md: ci/integration": "a gigabyte of downloads for each framework",
