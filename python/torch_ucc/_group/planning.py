@@ -94,11 +94,17 @@ def choose(exchange: Exchange, rank: int, global_ranks: Sequence[int]) -> Chosen
 
 
 def told_by_launcher(size: int, environment: Mapping[str, str] = os.environ) -> bool | None:
-    """Whether so many ranks are all on one host, if they are the whole job of a torchrun."""
+    """Whether so many ranks are all on one host, if they are the whole job of a torchrun.
+
+    None if that is not known. vLLM sets LOCAL_WORLD_SIZE to the size of a group, also where the ranks are on
+    several hosts; it leaves the number of torchrun's agents as it is.
+    """
     local = environment.get("LOCAL_WORLD_SIZE")
     if local is None or environment.get("WORLD_SIZE") != str(size):
         return None
-    return local == str(size)
+    if local != str(size):
+        return False
+    return True if environment.get("GROUP_WORLD_SIZE") == "1" else None
 
 
 def job_of_launcher(size: int) -> Job:

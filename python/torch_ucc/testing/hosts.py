@@ -199,6 +199,7 @@ class Hosts:
             "GLOO_SOCKET_IFNAME": "eth0",
             "OMP_NUM_THREADS": "1",
             "WORLD_SIZE": str(len(places)),
+            "GROUP_WORLD_SIZE": str(len(counts)),
             "MASTER_ADDR": _SWITCH,
             "MASTER_PORT": str(store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",

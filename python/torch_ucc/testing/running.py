@@ -148,6 +148,7 @@ def run_ranks(
         "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
+        "GROUP_WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # env:// then makes rank 0 a client of ours too

@@ -108,6 +108,19 @@ def test_groups_across_hosts(pair: Hosts, per_host: int) -> None:
         assert any(name.endswith("/memory") for name in within) == (per_host > 1), about
 
 
+def misled() -> float:
+    """With the variables that vLLM sets on CPUs."""
+    os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
+    dist.init_process_group("ucc")
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return float(tensor)
+
+
+def test_a_wrong_number_of_ranks_on_the_host_does_no_harm(pair: Hosts) -> None:
+    assert pair.run(misled, init=False) == [2.0, 2.0]
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     bound = time.monotonic() + FAR
     while not condition():

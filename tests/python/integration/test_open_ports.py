@@ -36,7 +36,11 @@ def addresses_listened_on() -> set[str]:
 
 
 BY_UCX = {"TORCH_UCC_HOST_PATH": "0"}
-CASES = {"through memory": {}, "by the plan": BY_UCX, "by torchrun": {**BY_UCX, "LOCAL_WORLD_SIZE": "2"}}
+CASES = {
+    "through memory": {},
+    "by the plan": BY_UCX,
+    "by torchrun": {**BY_UCX, "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1"},
+}
 
 
 @pytest.mark.parametrize("said", CASES.values(), ids=list(CASES))

@@ -41,7 +41,7 @@ class Compiled:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiled]:
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(planning, "_of_contexts", {})
     extension.compiled()  # and with it UCX, whose modules a plan looks at
@@ -51,7 +51,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiled]:
 @pytest.mark.parametrize(
     ("environment", "size", "told"),
     [
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 4, True),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}, 4, True),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}, 4, None),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 4, None),
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, 4, False),
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 2, None),
         ({"WORLD_SIZE": "4"}, 4, None),
@@ -65,6 +67,7 @@ def test_what_the_launcher_tells(environment: dict[str, str], size: int, told: b
 def on_one_host(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(size))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(size))
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
 
 
 def test_ranks_of_one_host_make_no_plan(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +131,7 @@ def test_nor_need_they_what_makes_plans() -> None:
         "planning.choose(None, 0, [0, 1])\n"
         "print([name for name in sys.modules if name.startswith('torch_ucc.topology.')])\n"
     )
-    environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    environment = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=120)
     parts = ("algorithms", "sysv", "cores", "fingerprint", "user")
     wanted = str([f"torch_ucc.topology.{part}" for part in parts])
