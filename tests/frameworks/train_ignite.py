@@ -6,43 +6,62 @@ the program therefore wraps the model itself; otherwise the ranks would train wi
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import ignite.distributed as idist
 import problem
 import torch
 import torch.distributed as dist
+from cases import Case
 from ignite.engine import Engine, Events, create_supervised_trainer
+from ignite.handlers import Checkpoint, DiskSaver
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def train(_local_rank: int, backend: str, result: Any) -> None:
-    network = problem.network()
-    model = DistributedDataParallel(network) if backend == "ucc" else idist.auto_model(network)
-    assert isinstance(model, DistributedDataParallel)
-    optimizer = idist.auto_optim(torch.optim.SGD(model.parameters(), lr=problem.LEARNING_RATE, momentum=0.9))
-    batches = idist.auto_dataloader(problem.data(), batch_size=problem.BATCH * idist.get_world_size())
-    trainer = create_supervised_trainer(
-        model, optimizer, nn.MSELoss(), output_transform=lambda *all_: all_[-1]
-    )
+def train(_local_rank: int, existing_group: bool, result: Path, case: Case) -> None:
+    dtype = torch.bfloat16 if case.precision == "bfloat16" else torch.float32
+    batches = idist.auto_dataloader(problem.data(dtype), batch_size=problem.BATCH * idist.get_world_size())
     losses: list[float] = []
+    checkpoints = Path(f"{result}.checkpoints")
+    for part, epochs in enumerate(problem.parts(case)):
+        network = problem.network(seed=part).to(dtype)
+        model = DistributedDataParallel(network) if existing_group else idist.auto_model(network)
+        assert isinstance(model, DistributedDataParallel)
+        optimizer = torch.optim.SGD(model.parameters(), lr=problem.LEARNING_RATE, momentum=0.9)
+        optimizer = idist.auto_optim(optimizer)
+        trainer = create_supervised_trainer(
+            model, optimizer, nn.MSELoss(), output_transform=lambda *all_: all_[-1]
+        )
 
-    @trainer.on(Events.ITERATION_COMPLETED)  # type: ignore[untyped-decorator]
-    def keep(engine: Engine) -> None:
-        losses.append(float(idist.all_reduce(engine.state.output.detach().clone())) / idist.get_world_size())
+        @trainer.on(Events.ITERATION_COMPLETED)  # type: ignore[untyped-decorator]
+        def keep(engine: Engine) -> None:
+            mean = idist.all_reduce(engine.state.output.detach().float().clone()) / idist.get_world_size()
+            losses.append(float(mean))
 
-    trainer.run(batches, max_epochs=problem.EPOCHS)
+        @trainer.on(Events.EPOCH_STARTED)  # type: ignore[untyped-decorator]
+        def shuffle(engine: Engine) -> None:
+            batches.sampler.set_epoch(engine.state.epoch)
+
+        parts = {"model": model, "optimizer": optimizer, "trainer": trainer}
+        if part:
+            saved = next(checkpoints.iterdir())
+            Checkpoint.load_objects(parts, torch.load(saved))
+        trainer.run(batches, max_epochs=epochs.stop)
+        if epochs.stop < problem.EPOCHS:
+            Checkpoint(parts, DiskSaver(checkpoints, create_dir=True))(trainer)
+            idist.barrier()
     problem.save(result, losses, network)
 
 
 def main() -> None:
-    backend, result = problem.arguments()
-    if backend == "ucc":
+    backend, result, case = problem.arguments_for("ignite")
+    existing_group = backend == "ucc" and not case.by_argument
+    if existing_group:
         dist.init_process_group("ucc")
-    with idist.Parallel(backend=None if backend == "ucc" else backend) as parallel:
-        parallel.run(train, backend, result)
-    if backend == "ucc":
+    with idist.Parallel(backend=None if existing_group else backend) as parallel:
+        parallel.run(train, existing_group, result, case)
+    if existing_group:
         idist.finalize()
 
 
