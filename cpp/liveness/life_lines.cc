@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -20,6 +21,7 @@ constexpr std::chrono::seconds kToBeConnected{60};
 constexpr milliseconds kSilence{3500};
 constexpr std::size_t kAddresses = 8;  // how many addresses of a host are tried
 constexpr std::size_t kGuests = 64;    // how many connections without the secret are kept
+constexpr milliseconds kDeaf{200};     // how long nobody is accepted if there is no descriptor left
 
 Ending meaning_of(int error) {
   switch (error) {
@@ -71,7 +73,7 @@ void LifeLines::connect(std::uint64_t peer, const LineAddress& address) {
 }
 
 void LifeLines::add_to(std::vector<pollfd>& polled) const {
-  if (listener_) {
+  if (listener_ && deaf_until_.passed()) {
     polled.push_back({listener_.get(), POLLIN, 0});
   }
   for (const Line& line : lines_) {
@@ -82,6 +84,9 @@ void LifeLines::add_to(std::vector<pollfd>& polled) const {
 
 Deadline LifeLines::next() const {
   Deadline next = listener_ && report_ == nullptr ? listen_until_ : Deadline();
+  if (!deaf_until_.passed()) {
+    next = std::min(next, deaf_until_);
+  }
   for (const Line& line : lines_) {
     if (line.state != State::up) {
       next = std::min(next, line.by);
@@ -106,12 +111,15 @@ std::vector<Notice> LifeLines::serve() {
 }
 
 // Any program may connect. A rank sends the secret with its first bytes, so if there are too many
-// connections without the secret, the oldest of them is closed.
+// connections without the secret, the oldest of them is closed. If this process may open no further
+// descriptor, poll() would return at once again and again, so it pauses.
 void LifeLines::accept() {
   const auto is_guest = [](const Line& line) { return line.state == State::awaits_hello; };
   for (std::size_t taken = 0; taken < kGuests; ++taken) {
     Socket socket = listener_.accepted();
     if (!socket) {
+      // Whoever wants to connect stays in the queue of the kernel, and the listener readable
+      deaf_until_ = errno == EMFILE || errno == ENFILE ? Deadline::after(kDeaf) : deaf_until_;
       return;
     }
     if (static_cast<std::size_t>(std::count_if(lines_.begin(), lines_.end(), is_guest)) >= kGuests) {
@@ -192,7 +200,9 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
   if (line.state == State::awaits_hello && line.in.size() >= Hello::kBytes) {
     const std::optional<Hello> hello = Hello::decode(std::string_view(line.in).substr(0, Hello::kBytes));
     const bool visits = hello && hello->from == Hello::kVisitor && report_ != nullptr;
-    if (!hello || !equal_secrets(hello->knock, line.expected) || (hello->from >= size_ && !visits)) {
+    const auto is_known = [&](const Line& other) { return other.state == State::up && other.peer == hello->from; };
+    if (!hello || !equal_secrets(hello->knock, line.expected) || (hello->from >= size_ && !visits) ||
+        std::any_of(lines_.begin(), lines_.end(), is_known)) {
       end(line);  // another program
       return;
     }
@@ -234,11 +244,19 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
 
 // The visitor closes the connection, or its time passes.
 void LifeLines::serve_visitor(Line& line) {
-  const std::optional<std::uint64_t> recent = decode_number(line.in);
+  const std::optional<std::uint64_t> recent = line.served ? std::nullopt : decode_number(line.in);
+  line.served = line.served || recent;
+  if (line.served) {
+    line.in.clear();
+  }
   if (recent) {
-    line.in.erase(0, kNumberBytes);
-    const std::string report = report_(static_cast<std::size_t>(*recent));
-    line.out += encode_number(report.size()) + report;
+    try {
+      const std::string report = report_(static_cast<std::size_t>(*recent));
+      line.out += encode_number(report.size()) + report;
+    } catch (const std::bad_alloc&) {
+      end(line);
+      return;
+    }
     flush(line);
   }
 }
@@ -246,14 +264,19 @@ void LifeLines::serve_visitor(Line& line) {
 // An error is kept in `line.error`; read() reports it.
 void LifeLines::flush(Line& line) {
   while (!line.out.empty()) {
-    const ssize_t count = ::send(line.socket.get(), line.out.data(), line.out.size(), MSG_NOSIGNAL);
+    const ssize_t count = ::send(line.socket.get(), line.out.data() + line.sent, line.out.size() - line.sent, MSG_NOSIGNAL);
     if (count > 0) {
-      line.out.erase(0, static_cast<std::size_t>(count));
+      line.sent += static_cast<std::size_t>(count);
+      if (line.sent == line.out.size()) {
+        line.out.clear();
+        line.sent = 0;
+      }
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno != EINTR) {
       line.error = errno;
       line.out.clear();
+      line.sent = 0;
     }
   }
 }

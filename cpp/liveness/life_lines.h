@@ -78,7 +78,9 @@ class LifeLines {
     Deadline by{};         // when the line must be up
     std::string hello{};   // what we send once connected
     std::string in{};      // bytes that are read and not yet decoded
-    std::string out{};     // bytes still to be sent
+    std::string out{};     // bytes to be sent
+    std::size_t sent = 0;  // of these, how many are sent
+    bool served = false;   // whether a visitor has received its report
     int error = 0;         // errno of a send that failed
   };
 
@@ -100,6 +102,7 @@ class LifeLines {
   const Report report_;
   std::size_t incoming_;  // lines that are still to be accepted
   Socket listener_;
+  Deadline deaf_until_ = Deadline::after(milliseconds(0));  // see accept()
   Deadline listen_until_;
   std::list<Line> lines_;
   // Peers of lines that connect() began and that are not settled

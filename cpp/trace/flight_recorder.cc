@@ -1,5 +1,6 @@
 #include "trace/flight_recorder.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -31,6 +32,19 @@ bool happened(std::atomic<std::uint64_t>& word, std::uint64_t id, StatusCode res
 // 0: not yet.
 std::int64_t time_in(std::uint64_t word) {
   return (word & kHappened) == 0 ? 0 : static_cast<std::int64_t>((word & ~kHappened) >> kResultBits);
+}
+
+// A report for other hosts has no use for call sites, which may take megabytes.
+std::string without_sites(const std::string& journal) {
+  std::string kept;
+  for (std::size_t at = 0; at < journal.size();) {
+    const std::size_t end = std::min(journal.find('\n', at), journal.size() - 1) + 1;
+    if (journal.compare(at, 5, "site/") != 0) {
+      kept.append(journal, at, end - at);
+    }
+    at = end;
+  }
+  return kept;
 }
 
 std::string group_key(std::uint32_t number) { return "group/" + std::to_string(number); }
@@ -131,10 +145,9 @@ void FlightRecorder::count_error(std::uint64_t id) {
 }
 
 // Returns nothing if the slot holds another operation, or not yet this one.
-std::optional<FlightRecorder::Copy> FlightRecorder::copy(const Slot& slot, std::uint64_t id) {
+std::optional<FlightRecorder::Copy> FlightRecorder::copy(const Slot& slot, std::uint64_t id, int tries) {
   // If the kernel stopped the writer in its slot, this record is left out
-  constexpr int kTries = 1000;
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < tries; ++i) {
     const std::uint64_t before = slot.version.load(std::memory_order_acquire);
     if (before / 2 != id) {
       return std::nullopt;
@@ -181,7 +194,7 @@ std::string FlightRecorder::extract(const std::string& address, std::size_t rece
   std::string records;
   std::set<std::pair<std::uint32_t, bool>> seen;  // groups, and whether their last message
   for (std::uint64_t id = last; id >= first; --id) {
-    const std::optional<Copy> copy = FlightRecorder::copy(slots[id % kCapacity], id);
+    const std::optional<Copy> copy = FlightRecorder::copy(slots[id % kCapacity], id, 2);  // a reader must not wait
     if (!copy) {
       continue;
     }
@@ -191,7 +204,7 @@ std::string FlightRecorder::extract(const std::string& address, std::size_t rece
       records.append(reinterpret_cast<const char*>(&*copy), sizeof(Copy));
     }
   }
-  const std::string journal = Journal::read(reinterpret_cast<const char*>(slots + kCapacity), kJournalBytes);
+  const std::string journal = without_sites(Journal::read(reinterpret_cast<const char*>(slots + kCapacity), kJournalBytes));
   const std::uint64_t size = journal.size();
   return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + journal + records;
 }
@@ -300,9 +313,16 @@ std::map<std::uint32_t, std::string> FlightRecorder::sites() const {
   return by_number;
 }
 
+// The memory of a recorder is shared, so a forked child needs a recorder of its own.
 FlightRecorder& recorder() {
-  static auto* const instance = new FlightRecorder();
-  return *instance;
+  static std::atomic<FlightRecorder*> instance{nullptr};
+  static const bool made = [] {
+    instance.store(new FlightRecorder());
+    ::pthread_atfork(nullptr, nullptr, [] { instance.store(new FlightRecorder()); });
+    return true;
+  }();
+  (void)made;
+  return *instance.load(std::memory_order_relaxed);
 }
 
 }  // namespace torch_ucc::trace

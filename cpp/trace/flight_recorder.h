@@ -108,7 +108,7 @@ class FlightRecorder {
 
   // Returns what `torch-ucc status` needs: the journal, the records of operations that have not
   // ended, the last record of each group, and the last `recent` ones. As bytes: the size of the
-  // journal as 8 bytes, the journal, and the slots of the records. `address` is that of the recorder
+  // journal as 8 bytes, the journal without call sites, and the slots. `address` is that of the recorder
   // of a process on this host, which the caller may be itself. Empty if it cannot be opened.
   static std::string extract(const std::string& address, std::size_t recent);
 
@@ -162,7 +162,8 @@ class FlightRecorder {
   Slot& slot(std::uint64_t id) const { return slots_[id % capacity_]; }
   static bool lock(Slot& slot, std::uint64_t id);
   void count_error(std::uint64_t id);
-  static std::optional<Copy> copy(const Slot& slot, std::uint64_t id);
+  static constexpr int kTries = 1000;
+  static std::optional<Copy> copy(const Slot& slot, std::uint64_t id, int tries = kTries);
   static Event event_in(const Copy& copy);
   static std::optional<Event> read(const Slot& slot, std::uint64_t id);
   void tell(std::uint32_t number) TUCC_REQUIRES(mutex_);
@@ -181,8 +182,8 @@ class FlightRecorder {
   std::map<std::string, std::uint32_t> sites_ TUCC_GUARDED_BY(mutex_);
 };
 
-// Returns the recorder of this process. It is never destroyed, since threads may outlive static
-// destruction.
+// Returns the recorder of this process, which a forked child does not share with its parent. It is
+// never destroyed, since threads may outlive static destruction.
 FlightRecorder& recorder();
 
 inline std::int64_t nanoseconds(Clock::time_point time) {

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from torch_ucc.status import findings, job, screen, segment
+from torch_ucc.status import findings, job, screen
 
 
 def main(arguments: list[str]) -> int:
@@ -29,11 +29,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(asked: argparse.Namespace) -> int:
-    try:
-        found = job.jobs(ask_others=not asked.here)
-    except segment.UnreadableError as error:
-        print(f"torch-ucc status: {error}", file=sys.stderr)
-        return 2
+    found = job.jobs(ask_others=not asked.here)
     if asked.job:
         found = [each for each in found if each.is_called(asked.job)]
     if not found:
@@ -43,21 +39,27 @@ def _show(asked: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
+    told = [findings.findings(each) for each in found]
+    if any(each.ranks for of_job in told for each in of_job):  # a second look, before anybody is blamed
+        names = {each.world for each in found}
+        again = [each for each in job.jobs(ask_others=not asked.here) if each.world in names]
+        first = dict(zip((each.world for each in found), told, strict=True))
+        found = again or found
+        told = [findings.confirmed(first[each.world], findings.findings(each)) for each in found]
     if len(found) > 1:
-        print(screen.listing(found))
+        print(screen.listing(found, told))
         print("\nShow one of them: torch-ucc status JOB", file=sys.stderr)
-        return 0
-    (one,) = found
-    told = findings.findings(one)
+        return 1 if any(told) else 0
+    (one,), (told_of_it,) = found, told
     if asked.html:
-        asked.html.write_text(screen.page(one, told))
+        asked.html.write_text(screen.page(one, told_of_it))
     elif asked.json:
-        print(json.dumps(screen.as_data(one, told)))
+        print(json.dumps(screen.as_data(one, told_of_it)))
     elif asked.rank is not None:
-        print(screen.detail(one, asked.rank))
+        print(screen.detail(one, asked.rank, with_stacks=not asked.watch))
     else:
-        print(screen.screen(one, told))
-    return 1 if told else 0
+        print(screen.screen(one, told_of_it))
+    return 1 if told_of_it else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several jobs run"
     )
-    parser.add_argument("--rank", type=int, help="show one rank: its last operations and its Python stacks")
+    parser.add_argument("--rank", type=int, help="show one rank: its last operations and its Python stack")
     parser.add_argument(
         "--watch",
         type=float,

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 LIMIT_S = 1.5
 """For one host to answer."""
+AT_ONCE = 3
+"""Ranks of one host that are asked at once."""
 _MAGIC = b"tuccline"
 _VISITOR = (1 << 64) - 1
 
@@ -50,9 +52,7 @@ async def _ask(doors: Mapping[int, Sequence[Door]], recent: int, limit_s: float)
 async def _host(doors: Sequence[Door], recent: int, limit_s: float) -> bytes | str:
     """Asks several of its ranks by all of their addresses at once; the first answer counts."""
     tries = {
-        asyncio.create_task(_visit(door, address, recent))
-        for door in doors[:3]
-        for address in door.hosts.split()
+        asyncio.create_task(_visit(door, address, recent)) for door in doors for address in door.hosts.split()
     }
     why = "it has no address"
     waiting = tries
@@ -61,7 +61,7 @@ async def _host(doors: Sequence[Door], recent: int, limit_s: float) -> bytes | s
         left = max(0.0, deadline - time.monotonic())
         done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if not done:
-            ranks = sorted({door.rank for door in doors[:3]})
+            ranks = sorted({door.rank for door in doors})
             why = f"no answer from rank {', '.join(map(str, ranks))} in {limit_s:g} s"
             break
         for each in done:

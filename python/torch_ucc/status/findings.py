@@ -1,4 +1,8 @@
-"""What is wrong with a running job, and who is the cause: a few sentences, or none where all is well."""
+"""What is wrong with a running job, and who is the cause: a few sentences, or none where all is well.
+
+A job goes on while it is looked at. So a rank is named only for an operation that takes long, that the rank
+has not called, and that cannot end without it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,16 @@ from dataclasses import dataclass
 
 from torch_ucc.status.job import Job, Rank, shown
 from torch_ucc.tracing import diagnosis, timeline
-from torch_ucc.tracing.records import Record
+from torch_ucc.tracing.clocks import TOGETHER
+from torch_ucc.tracing.records import Dump, Record
 from torch_ucc.tracing.text import duration
 
 PATIENCE_NS = 1_000_000_000
-"""An operation may take so long before anybody is looked for who keeps it from ending."""
+"""A rank may wait so long before anybody is looked for who keeps the operation from ending."""
+LONG_NS = 10_000_000_000
+"""An operation may take so long although all of its ranks have called it."""
+_IDLE = 0.2
+"""A process that uses less of a core may be waiting for the future of an operation."""
 _OFTEN = 0.6
 """A rank or host that is the last in this part of the operations is a straggler, ..."""
 _MUCH = 0.2
@@ -28,26 +37,37 @@ class Finding:
     """The cause."""
 
 
+@dataclass(frozen=True)
+class _Wait:
+    """A rank is in an operation of a group, which cannot end without another rank."""
+
+    group: str
+    record: Record
+    ns: int
+    """Since it waits or, if nobody is seen to wait, since it called the operation."""
+
+    @property
+    def is_seen(self) -> bool:
+        return self.record.awaited_ns != 0
+
+
 def findings(job: Job) -> list[Finding]:
     """The most important first."""
     found = [*_ended(job), *_failed(job), *_waited_for(job)]
-    return found or list(_slow(job))
+    return found or [*_slow(job)]
+
+
+def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
+    """The findings of a second look, without accusations that the first did not make."""
+    accused = {each.ranks for each in first}
+    return [each for each in second if not each.ranks or each.ranks in accused]
 
 
 def _ended(job: Job) -> Iterator[Finding]:
     for rank, what in sorted(job.gone.items()):
         yield Finding(f"{what[0].upper()}{what[1:]}.", (rank,))
-    for host in job.silent:
-        yield Finding(f"Host {host}. Nothing is known of its ranks.")
-    by_host = defaultdict(list)
-    for rank in job.missing():
-        by_host[job.host_of(rank)].append(rank)
-    for host, ranks in by_host.items():
-        yield Finding(
-            f"{_ranks(ranks)} on host {host} cannot be seen: the process has ended, belongs to another "
-            "user, or is in another container.",
-            tuple(ranks),
-        )
+    for host, why in job.silent.items():
+        yield Finding(f"Host {host} does not answer ({why}). Nothing is known of its ranks.")
 
 
 def _failed(job: Job) -> Iterator[Finding]:
@@ -61,34 +81,78 @@ def _failed(job: Job) -> Iterator[Finding]:
 
 
 def _waited_for(job: Job) -> Iterator[Finding]:
-    """Ranks for which others wait and that wait for nobody themselves; else what the diagnosis says."""
-    waits: dict[int, dict[int, tuple[str, Record]]] = defaultdict(dict)
-    for group in _groups(job):
-        last = {rank.rank: _last(rank, group) for rank in job.ranks.values() if _in(rank, group)}
-        for rank in job.ranks.values():
-            for record in _stuck(rank, group):
-                for other in _peers(rank, record):
-                    if other in job.ranks and (
-                        record.message or (last.get(other) or 0) < record.seq or _is_stopped(job.ranks[other])
-                    ):
-                        waits[rank.rank].setdefault(other, (group, record))
+    """Ranks for which others wait and that wait for nobody themselves; else what else is known."""
+    waits: dict[int, dict[int, _Wait]] = defaultdict(dict)
+    complete: list[tuple[Rank, Record]] = []
+    for rank in job.ranks.values():
+        for record in filter(lambda each: is_stuck(rank, each), rank.open):
+            group = rank.groups[record.group].name
+            since = record.awaited_ns or record.issued_ns
+            late = [other for other in _needed(rank, record) if _keeps_waiting(job, other, group, record)]
+            for other in late:
+                waits[rank.rank].setdefault(other, _Wait(group, record, rank.now_ns - since))
+            if not late and not record.message:
+                complete.append((rank, record))
     awaited = {other for each in waits.values() for other in each}
     causes = [rank for rank in sorted(awaited) if rank not in waits or _is_stopped(job.ranks[rank])]
     for cause in causes:
         waiting = {rank: each[cause] for rank, each in waits.items() if cause in each and rank != cause}
         if waiting:
-            yield _cause(job, job.ranks[cause], waiting)
-    stuck = any(_stuck(rank, group) for group in _groups(job) for rank in job.ranks.values())
-    if not causes and stuck and (told := diagnosis.diagnose([rank.dump() for rank in job.ranks.values()])):
-        yield Finding(told)
+            yield _cause(job.ranks[cause], waiting)
+    if causes:
+        return
+    if waits:
+        dumps = [_settled(rank) for rank in job.ranks.values()]
+        if told := diagnosis.of_calls(dumps):
+            yield Finding(told)
+            return
+    for rank, record in complete:
+        if rank.now_ns - record.issued_ns > LONG_NS:
+            name = rank.groups[record.group].name
+            yield Finding(
+                f"All ranks have called {_call(record, name)}, and it has taken "
+                f"{duration(rank.now_ns - record.issued_ns)} so far: it has much data, or the network is "
+                "slow or stuck."
+            )
+            return
 
 
-def _cause(job: Job, cause: Rank, waiting: dict[int, tuple[str, Record]]) -> Finding:
-    first = max(waiting, key=lambda rank: job.ranks[rank].now_ns - waiting[rank][1].issued_ns)
-    group, record = waiting[first]
-    since = duration(job.ranks[first].now_ns - record.issued_ns)
-    have = "has" if len(waiting) == 1 else "have"
-    they = f"{_ranks(sorted(waiting))} {have} waited for it for {since} in {_call(record, group)}"
+def _keeps_waiting(job: Job, other: int, group: str, record: Record) -> bool:
+    """Whether a rank has not called an operation that needs it, or is stopped. False if that is not known."""
+    if other not in job.ranks:
+        return False
+    rank = job.ranks[other]
+    if _is_stopped(rank):
+        return True
+    if record.message:
+        return not any(each.message and rank.groups[each.group].name == group for each in rank.open)
+    last = rank.last_collectives.get(group)
+    return last < record.seq if last is not None else rank.has_all
+
+
+def _settled(rank: Rank) -> Dump:
+    """Without operations that may end in the next moment."""
+    dump = rank.dump()
+    dump.records[:] = [each for each in dump.records if each.over or is_stuck(rank, each)]
+    return dump
+
+
+def _cause(cause: Rank, waiting: dict[int, _Wait]) -> Finding:
+    longest = max(waiting.values(), key=lambda wait: wait.ns)
+    same = [
+        rank
+        for rank, wait in waiting.items()
+        if (wait.group, wait.record.seq, wait.record.op)
+        == (longest.group, longest.record.seq, longest.record.op)
+    ]
+    since, call, who = duration(longest.ns), _call(longest.record, longest.group), _ranks(sorted(same))
+    have = "has" if len(same) == 1 else "have"
+    if longest.is_seen:
+        they = f"{who} {have} waited for it for {since} in {call}"
+    else:
+        they = f"{who} called {call} {since} ago, which cannot end without it"
+    if more := sorted(waiting.keys() - same):
+        they += f"; {_ranks(more).lower()} {'needs' if len(more) == 1 else 'need'} it in other operations"
     return Finding(
         f"Rank {cause.rank} (host {cause.host}, pid {cause.pid}) {elsewhere(cause)}. {they}.", (cause.rank,)
     )
@@ -96,27 +160,31 @@ def _cause(job: Job, cause: Rank, waiting: dict[int, tuple[str, Record]]) -> Fin
 
 def elsewhere(rank: Rank) -> str:
     """What a rank does that does not take part in what the others do."""
-    if rank.open:
-        record = rank.open[0]
-        state = "is stopped" if _is_stopped(rank) else "is"
-        return f"{state} in {_call(record, rank.groups[record.group].name)}"
+    state = "is stopped in" if _is_stopped(rank) else "is in"
+    for record in rank.open:
+        if is_stuck(rank, record) or _is_stopped(rank):
+            return f"{state} {_call(record, rank.groups[record.group].name)}"
+    for record, name in rank.open_elsewhere:
+        return f"{state} {_call(record, name)}, which is not of this job's first group"
     if not rank.records:
         return f"has called nothing yet and {rank.doing()}"
     last = max(rank.records, key=lambda each: each.id)
-    since = duration(rank.now_ns - (last.ended_ns or last.issued_ns))
     call = _call(last, rank.groups[last.group].name)
+    if not last.over:
+        return f"{rank.doing()}; its last call is {call}, which has not ended"
+    since = duration(rank.now_ns - last.ended_ns)
     return f"has been outside of torch-ucc for {since} and {rank.doing()}; its last call was {call}"
 
 
 def _slow(job: Job) -> Iterator[Finding]:
-    """Ranks, or all ranks of a host, that come last to most operations."""
+    """Ranks, or all ranks of a host, that come last to most operations that need all ranks."""
     if len(job.ranks) < 2:
         return
     entries = timeline.merge([rank.dump() for rank in job.ranks.values()])
     members = {group.name: len(group.ranks) for rank in job.ranks.values() for group in rank.groups.values()}
     came = defaultdict(list)
     for entry in entries:
-        if entry.record.collective and entry.record.route != "none":
+        if entry.record.op in TOGETHER and entry.record.route != "none":
             came[entry.group, entry.record.seq].append(entry)
     whole = [each for (group, _), each in came.items() if len(each) == members.get(group) and len(each) > 1]
     if len(whole) < _ENOUGH:
@@ -127,17 +195,16 @@ def _slow(job: Job) -> Iterator[Finding]:
         waited: dict[object, int] = defaultdict(int)
         for each in whole:
             last = max(each, key=lambda entry: entry.start_ns)
-            others = [e.start_ns for e in each if of(e.rank) != of(last.rank)]
+            others = [e for e in each if of(e.rank) != of(last.rank)]
             if others:
                 times[of(last.rank)] += 1
-                waited[of(last.rank)] += last.start_ns - max(others)
+                waited[of(last.rank)] += last.start_ns - max(e.start_ns for e in others)
         for who, count in times.items():
             if count >= _OFTEN * len(whole) and waited[who] >= _MUCH * span:
                 ranks = tuple(rank for rank in job.ranks if of(rank) == who)
                 yield Finding(
                     f"{name.capitalize()} {who} is slow: it came last to {count} of the last {len(whole)} "
-                    "operations, "
-                    f"and the other ranks waited {duration(waited[who] / count)} for it each time, "
+                    f"operations, on average {duration(waited[who] / count)} after the others, which is "
                     f"{waited[who] / span:.0%} of all time.",
                     ranks,
                 )
@@ -147,40 +214,31 @@ def _slow(job: Job) -> Iterator[Finding]:
 # --- words and small questions ------------------------------------------------------------------------------
 
 
-def _groups(job: Job) -> list[str]:
-    return list(
-        dict.fromkeys(g.name for rank in job.ranks.values() for g in rank.groups.values() if not g.closed)
-    )
+def is_stuck(rank: Rank, record: Record) -> bool:
+    """Whether the rank seems to wait for an operation, and has for long.
+
+    The recorder sees wait(), but not a wait for a future. So a collective counts as well if its process uses
+    hardly any core. A receive may be posted long before the program needs it.
+    """
+    if record.over or record.route in ("none", "store"):
+        return False
+    if record.awaited_ns:
+        return rank.now_ns - record.awaited_ns > PATIENCE_NS
+    is_idle = _is_stopped(rank) or (rank.state != "R" and (rank.cpu is None or rank.cpu < _IDLE))
+    return not record.message and is_idle and rank.now_ns - record.issued_ns > PATIENCE_NS
 
 
-def _in(rank: Rank, group: str) -> bool:
-    return any(each.name == group for each in rank.groups.values())
-
-
-def _last(rank: Rank, group: str) -> int:
-    """The seq of the last collective that it called in the group; 0: none."""
-    return max(
-        (each.seq for each in rank.records if each.collective and rank.groups[each.group].name == group),
-        default=0,
-    )
-
-
-def _stuck(rank: Rank, group: str) -> list[Record]:
-    return [
-        each
-        for each in rank.open
-        if rank.groups[each.group].name == group
-        and each.route != "none"
-        and rank.now_ns - each.issued_ns > PATIENCE_NS
-    ]
-
-
-def _peers(rank: Rank, record: Record) -> list[int]:
-    """The ranks of the job that an operation needs."""
-    ranks = rank.groups[record.group].ranks
-    if not record.message:
-        return [each for each in ranks if each != rank.rank]
-    return [ranks[record.peer]] if 0 <= record.peer < len(ranks) else []
+def _needed(rank: Rank, record: Record) -> list[int]:
+    """The ranks of the job without which an operation cannot end on this rank."""
+    group = rank.groups[record.group]
+    if record.message:
+        return [group.ranks[record.peer]] if 0 <= record.peer < len(group.ranks) else []
+    if record.op in ("broadcast", "scatter"):
+        is_root = record.root == group.rank
+        return [] if is_root or not 0 <= record.root < len(group.ranks) else [group.ranks[record.root]]
+    if record.op in ("gather", "gather_single", "reduce") and record.root != group.rank:
+        return []
+    return [each for each in group.ranks if each != rank.rank]
 
 
 def _is_stopped(rank: Rank) -> bool:

@@ -8,6 +8,7 @@ reads the files.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import struct
 import sys
 import time
@@ -39,7 +40,9 @@ class Writer:
     ) -> None:
         self._reader, self._path, self._limit, self._meter = reader, path, limit, meter
         self._rank, self._context = rank.rank, rank.context
+        path.with_suffix(".older" + SUFFIX).unlink(missing_ok=True)  # of another recording
         self._file = path.open("wb")
+        self._waiting: set[int] = set()
         self._facts = ""
         self._next = max(1, reader.last - reader.capacity + 1)
         self.lost = 0
@@ -50,9 +53,9 @@ class Writer:
         if facts != self._facts:
             self._facts = facts
             self._write(_FACTS, facts.encode())
-        first = self._next
-        slots, self._next = self._reader.since(first)
-        self.lost += self._next - first - len(slots)
+        first, waited = self._next, len(self._waiting)
+        slots, self._next = self._reader.since(first, self._waiting)
+        self.lost += self._next - first + waited - len(slots) - len(self._waiting)
         if slots:
             self._write(_SLOTS, b"".join(slots))
         if self._meter is not None:
@@ -66,6 +69,9 @@ class Writer:
         return (self._next - first) / (self._reader.capacity / 4)
 
     def close(self) -> None:
+        """Also writes the operations that have not ended."""
+        if slots := self._reader.slots_of(self._waiting):
+            self._write(_SLOTS, b"".join(slots))
         self._file.close()
         self._reader.close()
 
@@ -98,10 +104,7 @@ def main(arguments: list[str]) -> int:
         print(f"torch-ucc record: {what} (torch-ucc status lists them)", file=sys.stderr)
         return 2
     asked.folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lost = record(found[0], asked.folder, asked.limit << 20, asked.seconds, asked.prometheus)
-    except KeyboardInterrupt:
-        return 0
+    lost = record(found[0], asked.folder, asked.limit << 20, asked.seconds, asked.prometheus)
     if lost:
         print(f"{lost} operations were lost: they came faster than they could be read")
     return 0
@@ -110,7 +113,7 @@ def main(arguments: list[str]) -> int:
 def record(
     job: jobs.Job, folder: Path, limit: int, seconds: float | None = None, prometheus: Path | None = None
 ) -> int:
-    """Until the ranks of this host have ended. Returns how many operations were lost."""
+    """Until the ranks of this host have ended, or Ctrl-C. Returns how many operations were lost."""
     paths = dict(segment.processes())
     writers = {}
     meter = Meter(rank.rank for rank in job.ranks.values() if rank.process.here) if prometheus else None
@@ -126,9 +129,12 @@ def record(
             time.sleep(pause)
             busiest = 0.0
             for pid, writer in list(writers.items()):
-                busiest = max(busiest, writer.take())
-                if not _lives(pid):
-                    writer.take()  # what it did last: the mapping outlives the process
+                lives = _lives(pid)  # before the look: the mapping outlives the process
+                with contextlib.suppress(
+                    segment.UnreadableError
+                ):  # it was stopped while it wrote: look again
+                    busiest = max(busiest, writer.take())
+                if not lives:
                     lost += writer.lost
                     writer.close()
                     del writers[pid]
@@ -136,9 +142,12 @@ def record(
                 told = time.monotonic()
                 meter.write(prometheus)
             pause = min(LONGEST_S, max(SHORTEST_S, pause / busiest if busiest else 2 * pause))
+    except KeyboardInterrupt:
+        pass
     finally:
         for writer in writers.values():
-            writer.take()
+            with contextlib.suppress(segment.UnreadableError):
+                writer.take()
             lost += writer.lost
             writer.close()
         if meter is not None and prometheus is not None:
@@ -169,8 +178,9 @@ def read(path: Path) -> Dump:
     found = jobs.assemble([process])
     if not found:
         raise ValueError("it names no job")
-    (rank,) = found[0].ranks.values()
-    return rank.dump("trace")
+    # A process may have been in several jobs: the one in which it did most
+    ranks = [rank for job in found for rank in job.ranks.values()]
+    return max(ranks, key=lambda rank: len(rank.records)).dump("trace")
 
 
 def _blocks(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -184,10 +194,13 @@ def _blocks(file: Path) -> Iterator[tuple[int, bytes]]:
         packed = data[at + _BLOCK.size : at + _BLOCK.size + size]
         if len(packed) < size:
             return
-        yield kind, zlib.decompress(packed)
+        try:
+            yield kind, zlib.decompress(packed)
+        except zlib.error as error:
+            raise ValueError(f"it is damaged: {error}") from None
         at += _BLOCK.size + size
 
 
 def _joined(earlier: str, later: str) -> str:
     """The facts of both: what was removed meanwhile was true before."""
-    return earlier + "".join(line + "\n" for line in later.splitlines() if not line.endswith("\t"))
+    return earlier + "".join(line + "\n" for line in later.split("\n") if line and not line.endswith("\t"))

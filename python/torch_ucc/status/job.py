@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +41,39 @@ class Rank:
     def now_ns(self) -> int:
         return self.process.seen_ns
 
-    @property
+    @cached_property
     def records(self) -> list[Record]:
         return [each for each in self.process.records if each.group in self.groups]
 
-    @property
+    @cached_property
     def open(self) -> list[Record]:
         """Operations that have not ended, of groups that are open."""
         return [each for each in self.records if not each.over and not self.groups[each.group].closed]
+
+    @cached_property
+    def open_elsewhere(self) -> list[tuple[Record, str]]:
+        """The same of groups of other jobs that this process is a member of, with their names."""
+        names = {each["number"]: each["name"] for each in self.process.under("group/") if not each["closed"]}
+        return [
+            (each, names[each.group])
+            for each in self.process.records
+            if not each.over and each.group not in self.groups and each.group in names
+        ]
+
+    @cached_property
+    def last_collectives(self) -> dict[str, int]:
+        """By group: the seq of the last collective that it called, if the ring still holds one."""
+        last: dict[str, int] = {}
+        for each in self.records:
+            if each.collective:
+                name = self.groups[each.group].name
+                last[name] = max(each.seq, last.get(name, 0))
+        return last
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the ring still holds all that this process ever recorded."""
+        return max((each.id for each in self.process.records), default=0) <= segment.CAPACITY
 
     def doing(self) -> str:
         """Of the process as a whole."""
@@ -80,7 +108,7 @@ class Job:
     ranks: dict[int, Rank] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)
     """Ranks that have ended, and what the others know of it."""
-    silent: list[str] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)
     """Hosts that gave no answer, and why."""
 
     @property
@@ -97,27 +125,37 @@ class Job:
         facts = (each.process.facts.get("process") for each in self.ranks.values())
         return next((str(fact["program"]) for fact in facts if fact), "")
 
-    def missing(self) -> list[int]:
-        """Ranks of which nothing was seen, and that nobody reported as gone."""
-        silent = set(self.silent)
+    def unseen(self) -> list[int]:
+        """Ranks of which nothing is known.
+
+        They are on hosts that were not asked or gave no answer, they have not created a group yet or have
+        closed it, or they belong to another user or container.
+        """
         return [
             rank
-            for host, ranks in self.hosts.items()
-            if host not in silent
+            for ranks in self.hosts.values()
             for rank in ranks
             if rank not in self.ranks and rank not in self.gone
         ]
 
 
 def jobs(recent: int = 64, ask_others: bool = True, sample_s: float = 0.1) -> list[Job]:
-    """Those with a process on this host. Raises segment.UnreadableError if a process cannot be read."""
-    here = [process for pid, path in segment.processes() if (process := segment.read(pid, path, recent))]
-    found = assemble(here)
+    """Those with a process on this host. A process that cannot be read is left out, with a warning."""
+    found = assemble(_here(recent))
     for job in found:
         if ask_others:
             _ask_others(job, recent)
     _measure(found, sample_s)
     return found
+
+
+def _here(recent: int) -> Iterator[Process]:
+    for pid, path in segment.processes():
+        try:
+            if process := segment.read(pid, path, recent):
+                yield process
+        except (segment.UnreadableError, ValueError, LookupError, struct.error) as error:
+            print(f"torch-ucc: process {pid} is left out: {error}", file=sys.stderr)
 
 
 def assemble(processes: Iterable[Process]) -> list[Job]:
@@ -189,26 +227,26 @@ def _ask_others(job: Job, recent: int) -> None:
     """Goes from host to host: each host that answers knows the doors of a few further ones."""
     names = list(job.hosts)
     seen = {names.index(each.host) for each in job.ranks.values()}
+    tried: set[doors.Door] = set()
     failed: dict[int, str] = {}
-    waiting = _doors(job, seen)
-    while waiting:
+    while waiting := _doors(job, seen, tried):
+        tried.update(door for each in waiting.values() for door in each)
         answers = doors.ask(waiting, recent)
         for host, answer in answers.items():
-            seen.add(host)
             if isinstance(answer, str):
                 failed[host] = answer
                 continue
+            seen.add(host)
             now: dict[str, Job] = {job.world: job}
             for process in segment.from_report(answer):
                 for context in process.under("context/"):
                     if context["world"] == job.world:
                         add(now, process, context)
-        waiting = _doors(job, seen)
-    job.silent = [f"{names[host]}: {why}" for host, why in failed.items()]
+    job.silent = {names[host]: why for host, why in failed.items() if host not in seen}
 
 
-def _doors(job: Job, seen: set[int]) -> dict[int, list[doors.Door]]:
-    """Of hosts that were not asked yet, by number of the host."""
+def _doors(job: Job, seen: set[int], tried: set[doors.Door]) -> dict[int, list[doors.Door]]:
+    """Those that were not tried, of hosts that have not answered, by number of the host."""
     found: dict[int, list[doors.Door]] = defaultdict(list)
     for rank in job.ranks.values():
         for context in rank.process.under("context/"):
@@ -218,8 +256,10 @@ def _doors(job: Job, seen: set[int]) -> dict[int, list[doors.Door]]:
                     and each["host"] not in seen
                     and each["rank"] not in job.gone
                 ):
-                    found[each["host"]].append(doors.Door(**each))
-    return found
+                    door = doors.Door(**each)
+                    if door not in tried and len(found[door.host]) < doors.AT_ONCE:
+                        found[door.host].append(door)
+    return {host: each for host, each in found.items() if each}
 
 
 def _measure(found: Sequence[Job], sample_s: float) -> None:

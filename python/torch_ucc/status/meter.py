@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch_ucc.tracing.clocks import TOGETHER
 from torch_ucc.tracing.records import Group, Record
 
 BOUNDS_S = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -31,14 +32,15 @@ class Meter:
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = frozenset(ranks)
         self._times: dict[tuple[int, str, str, str], _Times] = defaultdict(_Times)
-        self._came: dict[tuple[str, int], dict[int, int]] = {}
+        self._came: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+        """When each rank called it, and began to wait for it."""
         self._kept_waiting: dict[int, float] = defaultdict(float)
 
     def see(self, rank: int, groups: Mapping[int, Group], records: Iterable[Record]) -> None:
         """Operations of a rank that have ended, each once."""
         for record in records:
             group = groups.get(record.group)
-            if group is None or record.route == "none":
+            if group is None or record.route == "none" or not record.over:
                 continue
             times = self._times[rank, group.name, record.op, _size_class(record.bytes)]
             took = (record.ended_ns - record.issued_ns) / 1e9
@@ -46,16 +48,17 @@ class Meter:
             times.seconds += took
             times.bytes += record.bytes
             times.failed += record.state == "failed"
-            if record.collective:
+            if record.op in TOGETHER:
                 self._arrived(rank, group, record)
 
     def _arrived(self, rank: int, group: Group, record: Record) -> None:
         came = self._came.setdefault((group.name, record.seq), {})
-        came[rank] = record.issued_ns
+        came[rank] = record.issued_ns, record.awaited_ns
         if len(came) == len(self._ranks.intersection(group.ranks)):
             del self._came[group.name, record.seq]
-            last = max(came, key=lambda each: came[each])
-            self._kept_waiting[last] += sum(came[last] - at for at in came.values()) / 1e9
+            last = max(came, key=lambda each: came[each][0])
+            waits = (came[last][0] - waits for _, waits in came.values() if waits)
+            self._kept_waiting[last] += sum(max(0, ns) for ns in waits) / 1e9
         while len(self._came) > _KEPT:
             del self._came[next(iter(self._came))]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_ucc.status.findings import Finding, elsewhere
 from torch_ucc.status.job import Job, Rank, shown
-from torch_ucc.status.stacks import python_stacks
+from torch_ucc.status.stacks import python_stack
 from torch_ucc.tracing.records import Record
 from torch_ucc.tracing.text import duration, size, table
 
@@ -76,9 +76,12 @@ BODY
 """
 
 
-def listing(jobs: Sequence[Job]) -> str:
-    rows = [(job.name, f"{job.size}", f"{len(job.hosts)}", job.program()) for job in jobs]
-    return table(("job", "ranks", "hosts", "program"), rows)
+def listing(jobs: Sequence[Job], found: Sequence[Sequence[Finding]]) -> str:
+    rows = [
+        (job.name, f"{job.size}", f"{len(job.hosts)}", job.program(), "something is wrong" if told else "")
+        for job, told in zip(jobs, found, strict=True)
+    ]
+    return table(("job", "ranks", "hosts", "program", ""), rows)
 
 
 def _head(job: Job) -> str:
@@ -117,6 +120,8 @@ def _doing(job: Job) -> Table:
         rows.append((shown(rank.rank for rank in ranks), where, what, group, longest, how, _cpu(ranks)))
     if job.gone:
         rows.append((shown(job.gone), "", "has ended", "", "", "", ""))
+    if unseen := job.unseen():
+        rows.append((shown(unseen), "", "not seen", "", "", "", ""))
     return Table(("ranks", "host", "doing", "group", "since", "state", "cores"), rows)
 
 
@@ -203,7 +208,7 @@ def _rate(records: Sequence[Record]) -> tuple[float, float]:
     return len(ended) / span, sum(each.bytes for each in ended) / span
 
 
-def detail(job: Job, number: int) -> str:
+def detail(job: Job, number: int, with_stacks: bool = True) -> str:
     """One rank: what it is in, its last operations, the plan of its connections, and its stacks."""
     rank = job.ranks.get(number)
     if rank is None:
@@ -224,10 +229,12 @@ def detail(job: Job, number: int) -> str:
     parts = [head, table(("seq", "operation", "group", "route", "state", "called", "took"), rows)]
     for context in rank.process.under("plan/"):
         parts.append("\n".join(f"{name}: {value}" for name, value in context.items()))
-    if rank.process.here:
-        parts.append(python_stacks(rank.process))
+    if not with_stacks:
+        pass
+    elif rank.process.here:
+        parts.append(python_stack(rank.process))
     else:
-        parts.append(f"Its Python stacks can be read on host {rank.host}.")
+        parts.append(f"Its Python stack can be read on host {rank.host}.")
     return "\n\n".join(parts)
 
 
@@ -240,7 +247,7 @@ def as_data(job: Job, found: Sequence[Finding]) -> dict[str, Any]:
         "hosts": job.hosts,
         "findings": [{"text": each.text, "ranks": list(each.ranks)} for each in found],
         "gone": job.gone,
-        "missing": job.missing(),
+        "unseen": job.unseen(),
         "silent": job.silent,
         "ranks": [
             {

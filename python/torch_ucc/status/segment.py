@@ -19,6 +19,7 @@ from typing import Any
 from torch_ucc.tracing.records import Record
 
 FORMAT = 1
+CAPACITY = 8192
 _NAME = "/memfd:torch-ucc-recorder"
 _HEAD = struct.Struct("<7Q")
 """key, format, pid, capacity, where the journal is, its size, the last id"""
@@ -166,23 +167,38 @@ class Segment:
             wanted += _last_of_groups(live[12::words].tolist(), live[14::words].tolist(), before)
             return self._copies(view, live, wanted, before)
 
-    def since(self, first: int) -> tuple[list[bytes], int]:
-        """The slots of operations that have ended, from id `first` on, up to the first that has not; its id.
+    def since(self, first: int, waiting: set[int]) -> tuple[list[bytes], int]:
+        """The slots of operations that have ended, of those from id `first` on and those in `waiting`.
 
-        Operations that are about to be overwritten are not waited for.
+        Also returns the id to go on from. `waiting` becomes the set of those that have not ended. One that
+        would soon be overwritten is no longer waited for: its slot is returned as it is.
         """
         last, words = self.last, _SLOT.size // 8
-        first = max(first, last - self._capacity + 1)
+        numbers = [*sorted(waiting), *range(max(first, last - self._capacity + 1), last + 1)]
+        waiting.clear()
+        after = last + 1
         with memoryview(self._memory) as view, view[_SLOTS : self._journal_at].cast("Q") as live:
             indices, before = [], {}
-            for number in range(first, last + 1):
+            for number in numbers:
                 index = number % self._capacity
-                if not live[index * words + 3] & _HAPPENED and last - number < self._capacity // 2:
-                    last = number - 1
+                version = live[index * words]
+                if version // 2 > number:
+                    continue  # overwritten
+                if version != 2 * number:
+                    after = number  # it has its number, and is still to be written
                     break
+                if not live[index * words + 3] & _HAPPENED and last - number < self._capacity // 2:
+                    waiting.add(number)
+                    continue
                 indices.append(index)
-                before[index] = live[index * words]
-            return self._copies(view, live, indices, before), last + 1
+                before[index] = version
+            return self._copies(view, live, indices, before), after
+
+    def slots_of(self, ids: Iterable[int]) -> list[bytes]:
+        """Those that the ring still holds, as they are."""
+        with memoryview(self._memory) as view, view[_SLOTS : self._journal_at].cast("Q") as live:
+            versions = {number % self._capacity: 2 * number for number in ids}
+            return self._copies(view, live, list(versions), versions)
 
     def _copies(
         self,
@@ -234,7 +250,7 @@ def _last_of_groups(groups: list[int], tags: list[int], versions: list[int]) -> 
 def decode(journal: str, slots: list[bytes]) -> tuple[dict[str, Any], list[Record]]:
     """The facts of a journal, and the records in slots, in the order of their ids."""
     facts: dict[str, Any] = {}
-    for line in journal.splitlines():
+    for line in journal.split("\n"):
         key, _, value = line.partition("\t")
         if value:
             facts[key] = json.loads(value)

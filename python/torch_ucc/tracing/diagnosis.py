@@ -77,6 +77,18 @@ def diagnose(dumps: Sequence[Dump]) -> str:
     return next((found for check in checks for found in check()), "")
 
 
+def of_calls(dumps: Sequence[Dump]) -> str:
+    """The same of a job that goes on, of which only what cannot change any more is of use."""
+    if not dumps:
+        return ""
+    case = Case({dump.rank: dump for dump in dumps}, offsets(dumps))
+    names = group_names(dumps)
+    for name in names:
+        for found in _different_calls(case, name):
+            return found
+    return next(_circle(case, names), "")
+
+
 # --- did the ranks make different calls? --------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import torch.distributed as dist
 
 from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.tracing import records
-from torch_ucc.tracing.calls import Step, steps
+from torch_ucc.tracing.calls import Step, shared, steps
 from torch_ucc.tracing.records import Dump, Record
 from torch_ucc.tracing.text import duration, size, table
+
+TIMEOUT = timedelta(minutes=2)
 
 
 @dataclass
@@ -61,7 +64,7 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         print(f"torch-ucc replay: {error}", file=sys.stderr)
         return 2
-    dist.init_process_group(asked.backend)
+    dist.init_process_group(asked.backend, timeout=TIMEOUT)
     try:
         if dist.get_world_size() != len(dumps):
             if dist.get_rank() == 0:
@@ -84,7 +87,8 @@ def replay(dumps: Sequence[Dump], times: int, gaps: bool) -> tuple[list[Use], in
     mine = dumps[dist.get_rank()]
     groups = _groups(dumps)
     names = {number: group.name for number, group in mine.groups.items()}
-    planned = [each for each in steps(mine) if names.get(each.record.group) in groups]
+    kept = shared(dumps)[mine.rank]
+    planned = [each for each in steps(mine, kept) if names.get(each.record.group) in groups]
     uses: dict[tuple[str, str, int], Use] = {}
     for step in planned:
         record = step.record

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch_ucc.bench.cases import Case
-from torch_ucc.tracing.records import Dump
+from torch_ucc.tracing.records import Dump, Record
 from torch_ucc.tracing.text import duration
 from torch_ucc.tuning.choices import Family
 from torch_ucc.tuning.decisions import Gain
@@ -28,6 +28,9 @@ _AS = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
     "send": "ping_pong",
 }
+
+
+_OF_PARTS = ("all_gather_into_tensor", "all_to_all_single", "reduce_scatter_tensor", "gather", "scatter")
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def of(dumps: Sequence[Dump]) -> Workload:
     for dump in dumps:
         ended = [each for each in dump.records if each.state == "completed" and each.route != "none"]
         for record in ended:
-            case = Case(_AS.get(record.op, record.op), 0 if record.op == "barrier" else record.bytes)
+            case = _case(record, dump)
             spent[case] += (record.ended_ns - record.issued_ns) / len(dumps)
         if ended:
             first = min(each.issued_ns for each in ended)
@@ -77,6 +80,16 @@ def of(dumps: Sequence[Dump]) -> Workload:
     if not spent:
         raise ValueError("the recorded job has called nothing")
     return Workload(dict(spent), span)
+
+
+def _case(record: Record, dump: Dump) -> Case:
+    """As the bench counts: the bytes of one part, if each rank has a part."""
+    op = _AS.get(record.op, record.op)
+    if op == "barrier":
+        return Case(op, 0)
+    group = dump.groups.get(record.group)
+    parts = len(group.ranks) if group and op in _OF_PARTS else 1
+    return Case(op, record.bytes // parts)
 
 
 def narrowed(families: Iterable[Family], workload: Workload) -> list[Family]:
@@ -101,7 +114,7 @@ def forecast(workload: Workload, gains: Sequence[Gain]) -> str:
     share = saved / workload.spent_ns if workload.spent_ns else 0.0
     told = (
         f"The recorded job spends {duration(workload.spent_ns)} of {duration(workload.span_ns)} in "
-        "operations, on average of its ranks. "
+        "operations, on average of its ranks; this includes waiting for ranks that are late. "
     )
     if abs(share) < 0.005:
         return told + "The profile would not change that."

@@ -1,6 +1,7 @@
 #include "liveness/life_lines.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -263,6 +264,48 @@ TEST(LifeLines, DoesNotTakeAVisitorForARank) {
     EXPECT_TRUE(lines.serve().empty());  // its end is no news
     ::usleep(200);
   }
+}
+
+TEST(LifeLines, DoesNotSpinWithoutADescriptorForAVisitor) {
+  LifeLines lines(0, 8, 0, [](std::size_t) { return std::string("r"); });
+  const LineAddress address = address_of(lines);
+  const Socket early = Socket::connecting(address.hosts, address.port);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int unused = ::dup(early.get());  // the lowest number that is free
+  ::close(unused);
+  const rlimit none{static_cast<rlim_t>(unused), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  for (const Deadline limit = hard_limit(); listening(lines) != 0 && !limit.passed();) {
+    lines.serve();
+    ::usleep(200);
+  }
+  const std::size_t listens = listening(lines);
+  const Deadline next = lines.next();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(listens, 0U);
+  EXPECT_LT(next.left(), milliseconds(1000));
+  EXPECT_EQ(visit(lines, Hello{address.secret.knock, Hello::kVisitor}.encode() + encode_number(1), 25).size(), 25U);
+}
+
+TEST(LifeLines, ServesAVisitorOnce) {
+  int reports = 0;
+  LifeLines lines(0, 8, 0, [&](std::size_t) { return std::to_string(++reports); });
+  const std::string sent = Hello{address_of(lines).secret.knock, Hello::kVisitor}.encode() + encode_number(1) + encode_number(1);
+  EXPECT_EQ(visit(lines, sent, Secret::kHalf + kNumberBytes + 1).back(), '1');
+  for (int i = 0; i < 50; ++i) {
+    lines.serve();
+  }
+  EXPECT_EQ(reports, 1);
+}
+
+TEST(LifeLines, TakesNoSecondLineOfARank) {
+  Rig rig;
+  rig.connect();
+  const std::string sent = Hello{address_of(*rig.to).secret.knock, 0}.encode();
+  EXPECT_EQ(visit(*rig.to, sent, 1), "");
+  rig.rounds(20);
+  EXPECT_TRUE(rig.heard_to.empty());  // the first line is still there
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "trace/flight_recorder.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -255,6 +257,22 @@ TEST(FlightRecorder, GivesNothingWhereThereIsNoRecorder) {
   EXPECT_EQ(FlightRecorder::extract("1:2:3:4", 1), "");
   FlightRecorder small(4);  // of another size
   EXPECT_EQ(FlightRecorder::extract(small.address(), 1), "");
+}
+
+TEST(FlightRecorder, IsNotSharedWithAForkedChild) {
+  const std::string address = recorder().address();
+  const std::uint64_t last = recorder().held().last;
+  recorder().begin(call_of(1));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool is_new = recorder().held().last == 0 && recorder().address() != address;
+    recorder().begin(call_of(2));
+    ::_exit(is_new && recorder().held().last == 1 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(recorder().held().last, last + 1);
 }
 
 }  // namespace

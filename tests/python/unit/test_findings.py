@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from torch_ucc.status import job as jobs
-from torch_ucc.status.findings import findings
+from torch_ucc.status.findings import Finding, confirmed, findings
 from torch_ucc.status.job import Job, runs, shown
 from torch_ucc.status.screen import as_data, detail, listing, page, screen
 from torch_ucc.status.segment import Process
@@ -43,6 +43,7 @@ def record(
         "posted_ns": issued + 1,
         "ended_ns": 0 if took is None else issued + int(took * SECOND),
         "site": 0,
+        "awaited_ns": issued + 1,
     }
     return Record(**{**fields, **more})
 
@@ -166,10 +167,94 @@ def test_what_has_ended_comes_first() -> None:
     assert told[1].text == "Group '0' has failed. Rank 0 was told: it says why"
 
 
-def test_a_rank_of_which_nothing_is_seen() -> None:
-    told = findings(job([process(rank, 4, [record(1, 1, 0.1)], hosts=2) for rank in range(3)]))
-    assert [each.ranks for each in told] == [(3,)]
-    assert "Rank 3 on host n1 cannot be seen" in told[0].text
+def test_a_rank_of_which_nothing_is_seen_is_not_accused() -> None:
+    """It may be starting, closing, or on a host that was not asked."""
+    made = job([process(rank, 4, [record(1, 1, 0.1)], hosts=2) for rank in range(3)])
+    assert findings(made) == []
+    assert made.unseen() == [3]
+    assert any(line.split()[:3] == ["3", "not", "seen"] for line in screen(made, []).splitlines())
+
+
+def test_a_host_that_gave_no_answer() -> None:
+    made = job([process(rank, 4, [record(1, 1, 0.1)], hosts=2) for rank in range(2)])
+    made.silent["n1"] = "no answer from rank 2 in 1.5 s"
+    (found,) = findings(made)
+    assert found.ranks == ()
+    assert (
+        found.text
+        == "Host n1 does not answer (no answer from rank 2 in 1.5 s). Nothing is known of its ranks."
+    )
+
+
+def test_an_operation_that_nobody_waits_for_accuses_nobody() -> None:
+    """An asynchronous call of a rank that computes."""
+    computes = process(0, 2, [record(1, 1, 60, awaited_ns=0)], state="R")
+    assert findings(job([computes, process(1, 2, [], state="R")])) == []
+
+
+def test_a_rank_that_may_wait_for_a_future() -> None:
+    """As DDP does: the recorder does not see it, but the process is idle."""
+    idle = process(0, 2, [record(1, 1, 60, awaited_ns=0)])
+    (found,) = findings(job([idle, process(1, 2, [], state="R")]))
+    assert found.ranks == (1,)
+    assert (
+        "Rank 0 called seq 1 all_reduce(float32[1024] SUM) of group '0' 60.00 s ago, which cannot end"
+        in found.text
+    )
+
+
+def test_a_receive_that_was_posted_early_accuses_nobody() -> None:
+    early = record(1, 1, 3600, op="recv", message=True, peer=1, awaited_ns=0)
+    assert findings(job([process(0, 2, [early]), process(1, 2, [], state="R")])) == []
+
+
+def test_both_ends_of_a_long_message_are_in_it() -> None:
+    sends = record(1, 1, 3, op="send", message=True, peer=1)
+    receives = record(1, 1, 3, op="recv", message=True, peer=0)
+    assert findings(job([process(0, 2, [sends]), process(1, 2, [receives])])) == []
+
+
+def test_a_broadcast_needs_its_root_only() -> None:
+    waits = [process(rank, 4, [record(2, 7, 5, op="broadcast", root=0)]) for rank in (1, 2)]
+    others = [process(rank, 4, [record(1, 6, 9, 0.1)], state="R") for rank in (0, 3)]
+    (found,) = findings(job([*waits, *others]))
+    assert found.ranks == (0,)
+
+
+def test_a_monitored_barrier_counts_by_itself() -> None:
+    barrier = record(3, 1, 5, op="monitored_barrier", route="store")
+    ranks = [process(rank, 2, [record(1, 50, 9, 0.1), barrier]) for rank in range(2)]
+    assert findings(job(ranks)) == []
+
+
+def test_a_rank_that_waits_in_another_group_of_connections() -> None:
+    """The recorder of its process says so."""
+    waits = process(0, 2, [record(1, 1, 9)])
+    elsewhere = process(1, 2, [record(1, 1, 8, group=5)])
+    group = {**elsewhere.facts["group/1"], "number": 5, "name": "other", "context": 2}
+    elsewhere = dataclasses.replace(elsewhere, facts={**elsewhere.facts, "group/5": group})
+    (found,) = findings(job([waits, elsewhere]))
+    assert (
+        "Rank 1 (host n0, pid 1001) is in seq 1 all_reduce(float32[1024] SUM) of group 'other'" in found.text
+    )
+
+
+def test_a_collective_that_the_ring_no_longer_holds_accuses_nobody() -> None:
+    waits = process(0, 2, [record(9000, 3, 9)])
+    busy = process(1, 2, [record(20000, 9000, 0.1, 0.01, op="send", message=True, peer=0)])
+    assert findings(job([waits, busy])) == []
+
+
+def test_an_operation_that_takes_long_although_all_have_called_it() -> None:
+    assert findings(job([process(rank, 2, [record(1, 1, 9)]) for rank in range(2)])) == []
+    (found,) = findings(job([process(rank, 2, [record(1, 1, 30)]) for rank in range(2)]))
+    assert found.ranks == ()
+    assert found.text.startswith("All ranks have called seq 1 all_reduce(float32[1024] SUM) of group '0'")
+
+
+def test_only_what_a_second_look_confirms_is_said() -> None:
+    stays, gone, new = Finding("a", (1,)), Finding("b", (2,)), Finding("c", (3,))
+    assert confirmed([stays, gone], [stays, new, Finding("d")]) == [stays, Finding("d")]
 
 
 def late_by(seconds: float, host: int) -> list[Process]:
@@ -185,7 +270,7 @@ def late_by(seconds: float, host: int) -> list[Process]:
 def test_a_slow_host() -> None:
     (found,) = findings(job(late_by(0.35, 1)))
     assert found.ranks == (4, 5, 6, 7)
-    assert found.text.startswith("Host n1 is slow: it came last to 29 of the last 29 operations")
+    assert found.text.startswith("Host n1 is slow: it came last to 29 of the last 29 operations, on average")
 
 
 def test_a_host_that_is_hardly_late() -> None:
@@ -235,7 +320,8 @@ def test_several_jobs_are_listed() -> None:
     )
     found = jobs.assemble([one, other])
     assert [each.name for each in found] == ["12345678", "99"]
-    assert len(listing(found).splitlines()) == 3
+    text = listing(found, [[], [Finding("x")]])
+    assert [line.endswith("something is wrong") for line in text.splitlines()] == [False, False, True]
 
 
 def test_a_process_in_two_worlds_is_a_rank_of_both() -> None:
