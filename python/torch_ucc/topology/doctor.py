@@ -11,7 +11,7 @@ from torch_ucc.topology.devices import reachable
 from torch_ucc.topology.inventory import Inventory
 from torch_ucc.topology.job import uniform
 from torch_ucc.topology.plan import make_plan
-from torch_ucc.topology.transports import has_driver, why_no_cma
+from torch_ucc.topology.transports import connected_ports, has_driver, why_no_cma
 from torch_ucc.topology.user import settings_here
 
 BROKEN, COSTLY, NOTE = "broken", "costly", "note"
@@ -111,9 +111,10 @@ def _shadowed(patient: Patient) -> Iterator[Finding]:
 
 def _rdma(patient: Patient) -> Iterator[Finding]:
     host = patient.host
-    for layer in sorted({port.link_layer for port in host.rdma if port.active}):
+    connected = connected_ports(host)
+    for layer in sorted({port.link_layer for port in connected}):
         if not has_driver(host, layer):
-            specs = ", ".join(port.spec for port in host.rdma if port.active and port.link_layer == layer)
+            specs = ", ".join(port.spec for port in connected if port.link_layer == layer)
             yield Finding(
                 "no-driver",
                 COSTLY,
@@ -129,6 +130,14 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
                 f"{port.spec} is not connected",
                 "check its cable and its switch, if it should be connected",
             )
+        elif port.elsewhere:
+            yield Finding(
+                "other-namespace",
+                NOTE,
+                f"{port.spec} cannot be used: its network interface is in another network namespace",
+                "if it should be used, run the ranks in the namespace of this interface (for docker "
+                "--network=host, for Kubernetes hostNetwork: true), or give the interface to their namespace",
+            )
         elif port.link_layer == "Ethernet" and "RoCE v2" not in port.gid_types:
             has = ", ".join(port.gid_types) or "none that leads out of its link"
             yield Finding(
@@ -138,7 +147,7 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
                 "give its network interface an IP address, or choose an address with UCX_IB_GID_INDEX",
             )
     limit = host.limits.memlock_bytes
-    if any(port.active for port in host.rdma) and limit is not None and limit < _ENOUGH_MEMLOCK:
+    if connected and limit is not None and limit < _ENOUGH_MEMLOCK:
         yield Finding(
             "memlock",
             COSTLY,

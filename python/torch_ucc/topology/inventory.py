@@ -52,7 +52,8 @@ class Gpu(NamedTuple):
 class RdmaPort(NamedTuple):
     """`link_layer` is "InfiniBand", "Ethernet" (RoCE) or "EFA", `gid_types` the kinds of its addresses,
     those of a link alone left out where it is Ethernet.
-    `netdevs` are the interfaces on the same device."""
+    `netdevs` are the interfaces on the same device. `elsewhere`: the addresses of this RoCE port are those of
+    another network namespace, so no connection from this namespace can use it."""
 
     name: str
     port: int
@@ -62,6 +63,7 @@ class RdmaPort(NamedTuple):
     device: Device | None
     netdevs: tuple[str, ...] = ()
     gid_types: tuple[str, ...] = ()
+    elsewhere: bool = False
 
     @property
     def spec(self) -> str:

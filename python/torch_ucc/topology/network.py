@@ -36,6 +36,13 @@ def interfaces(root: Root) -> tuple[Interface, ...]:
     )
 
 
+def own_addresses(root: Root) -> set[str]:
+    """All addresses of this network namespace as a GID has them: 16 bytes in hexadecimal digits."""
+    v4 = ("0" * 20 + "ffff" + address.packed.hex() for address in _local_addresses(root))
+    v6 = (line.split()[0] for line in root.text("/proc/net/if_inet6").splitlines())
+    return {*v4, *v6}
+
+
 def _kind(root: Root, name: str) -> str:
     at = f"{_NET}/{name}"
     if root.number(f"{at}/type") == _LOOPBACK:

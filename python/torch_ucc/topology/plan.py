@@ -13,6 +13,7 @@ from torch_ucc.topology.transports import (
     OF_LINK_LAYER,
     SHARED_MEMORY,
     allowed,
+    connected_ports,
     has_driver,
     of_network,
     why_no_cma,
@@ -217,7 +218,9 @@ def _why_tcp(job: Job) -> str:
             return f"host {host.host} has no RDMA device"
         if not any(port.active for port in host.rdma):
             return f"no RDMA port of host {host.host} is connected"
-        layers = sorted({port.link_layer for port in host.rdma if port.active})
+        layers = sorted({port.link_layer for port in connected_ports(host)})
+        if not layers:
+            return f"the connected RDMA ports of host {host.host} belong to another network namespace"
         if not any(has_driver(host, each) for each in layers):
             named = " or ".join(_NAMES.get(each, each) for each in layers)
             return f"the UCX of host {host.host} cannot drive {named}: set UCX_HOME to one that can"
@@ -410,9 +413,9 @@ def _no_way(job: Job, rank: Rank, other: Rank) -> str:
     net = chosen(rank.settings, NET_DEVICES)
     if net and rank.host != other.host and net[1] != "all" and not net[1].startswith("^"):
         there = [each.name for each in host.interfaces if each.up]
-        ports = [spec for port in host.rdma if port.active for spec in (port.spec, port.name)]
+        ports = [spec for port in connected_ports(host) for spec in (port.spec, port.name)]
         if not {word.strip() for word in net[1].split(",")} & {*there, *ports}:
-            known = ", ".join([*there, *(port.spec for port in host.rdma if port.active)])
+            known = ", ".join([*there, *(port.spec for port in connected_ports(host))])
             return (
                 f"{net[0]}={net[1]} on {job.name(rank)} names no device that is up there, so there is no "
                 f"way to {job.name(other)}. Up are {known}."
@@ -428,7 +431,10 @@ def _left_out(job: Job, layer: str) -> list[str]:
     for host in job.hosts:
         reasons = {
             f"not {_NAMES[layer]}": [
-                port.spec for port in host.rdma if port.active and port.link_layer != layer
+                port.spec for port in connected_ports(host) if port.link_layer != layer
+            ],
+            "of another network namespace": [
+                port.spec for port in host.rdma if port.active and port.elsewhere
             ],
             "not connected": [port.spec for port in host.rdma if not port.active],
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch_ucc.topology import network, pci
@@ -92,12 +93,15 @@ def _gpus(root: Root) -> tuple[Gpu, ...]:
 
 def _rdma(root: Root) -> tuple[RdmaPort, ...]:
     found = []
+    own = network.own_addresses(root)
     for name in sorted(root.names(_RDMA), key=_by_number):
         at = f"{_RDMA}/{name}"
         device = pci.device(root, f"{at}/device")
         is_efa = root.number(f"{at}/device/vendor") == _AMAZON
         for port in root.names(f"{at}/ports"):
             rate = re.match(r"[\d.]+", root.text(f"{at}/ports/{port}/rate"))
+            is_ethernet = root.text(f"{at}/ports/{port}/link_layer") == "Ethernet"
+            gids = _gids(root, f"{at}/ports/{port}", is_ethernet)
             found.append(
                 RdmaPort(
                     name=name,
@@ -107,22 +111,33 @@ def _rdma(root: Root) -> tuple[RdmaPort, ...]:
                     rate_gbps=float(rate[0]) if rate else 0.0,
                     device=device,
                     netdevs=tuple(root.names(f"{at}/device/net")),
-                    gid_types=_gid_types(root, f"{at}/ports/{port}"),
+                    gid_types=_gid_types(root, f"{at}/ports/{port}", gids),
+                    elsewhere=is_ethernet and _are_elsewhere(gids, own),
                 )
             )
     return tuple(found)
 
 
-def _gid_types(root: Root, port: str) -> tuple[str, ...]:
-    """Of those that are set and, on Ethernet, lead out of the link: "IB/RoCE v1" or "RoCE v2"."""
-    is_ethernet = root.text(f"{port}/link_layer") == "Ethernet"
+def _gids(root: Root, port: str, is_ethernet: bool) -> dict[str, str]:
+    """The addresses of a port by number: those that are set and, on Ethernet, lead out of the link."""
     addresses = {i: root.text(f"{port}/gids/{i}") for i in root.names(f"{port}/gids")}
-    used = [
-        i
+    return {
+        i: text
         for i, text in addresses.items()
         if text.strip("0:") and not (is_ethernet and text.startswith("fe80:"))
-    ]
-    return tuple(sorted({root.text(f"{port}/gid_attrs/types/{i}") for i in used}))
+    }
+
+
+def _gid_types(root: Root, port: str, gids: Mapping[str, str]) -> tuple[str, ...]:
+    """Of these addresses: "IB/RoCE v1", "RoCE v2" or both."""
+    return tuple(sorted({root.text(f"{port}/gid_attrs/types/{i}") for i in gids}))
+
+
+def _are_elsewhere(gids: Mapping[str, str], own: set[str]) -> bool:
+    """By default, the kernel shows RDMA devices to all network namespaces. A RoCE port has the addresses of
+    its network interface, and works only in the namespace of this interface."""
+    addresses = {text.replace(":", "") for text in gids.values()}
+    return bool(addresses) and not addresses & own
 
 
 def _by_number(name: str) -> list[str]:

@@ -39,8 +39,13 @@ def allowed(text: str) -> set[str]:
 
 
 def usable_ports(host: Inventory) -> list[RdmaPort]:
-    """Those that are connected and that this host's UCX can drive."""
-    return [port for port in host.rdma if port.active and has_driver(host, port.link_layer)]
+    """Those that are connected, not of another network namespace, and that this host's UCX can drive."""
+    return [port for port in connected_ports(host) if has_driver(host, port.link_layer)]
+
+
+def connected_ports(host: Inventory) -> list[RdmaPort]:
+    """Those that a UCX with their driver could use."""
+    return [port for port in host.rdma if port.active and not port.elsewhere]
 
 
 def has_driver(host: Inventory, link_layer: str) -> bool:

@@ -69,7 +69,14 @@ def dgx_h100(fake: FakeRoot, number: int) -> tuple[Software, Software]:
         two = fake.pci(f"{bus}/{card}.1", MELLANOX, 0x1021, ETHERNET, numa, 32.0, 16)
         fake.rdma(first, one, "400 Gb/sec (4X NDR)")
         is_used = numa == 0
-        fake.rdma(second, two, "100 Gb/sec (4X EDR)", "Ethernet", "4: ACTIVE" if is_used else "1: DOWN")
+        fake.rdma(
+            second,
+            two,
+            "100 Gb/sec (4X EDR)",
+            "Ethernet",
+            "4: ACTIVE" if is_used else "1: DOWN",
+            gid=f"0000:0000:0000:0000:0000:ffff:0a96:{number:04x}",  # 10.150.0.number
+        )
         fake.interface(
             interface,
             two,

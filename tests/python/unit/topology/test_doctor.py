@@ -56,6 +56,11 @@ PROVOKED = {
         COSTLY,
         r"mlx5_0:1 has no RoCE v2 address \(IB/RoCE v1\)",
     ),
+    "other-namespace": (
+        Patient(with_port("pcie_4gpu", link_layer="Ethernet", gid_types=("RoCE v2",), elsewhere=True)),
+        NOTE,
+        "mlx5_0:1 cannot be used: .* in another network namespace",
+    ),
     "older-library": (
         Patient(HEALTHY.host, built_with={"UCC": "1.9.0", "UCX": "1.23"}),
         COSTLY,

@@ -49,6 +49,29 @@ def test_an_address_of_the_link_alone_is_none_for_roce(
     assert port.active and port.gid_types == types
 
 
+@pytest.mark.parametrize(
+    ("link_layer", "gid", "elsewhere"),
+    [
+        ("Ethernet", "0000:0000:0000:0000:0000:ffff:0a4d:0001", False),
+        ("Ethernet", "0000:0000:0000:0000:0000:ffff:0a4d:0002", True),
+        ("Ethernet", "fd00:0000:0000:0000:0000:0000:0000:0001", False),
+        ("Ethernet", "fd00:0000:0000:0000:0000:0000:0000:0002", True),
+        ("Ethernet", "", False),
+        ("InfiniBand", "", False),
+    ],
+)
+def test_a_roce_port_of_another_network_namespace(
+    link_layer: str, gid: str, elsewhere: bool, tmp_path: Path
+) -> None:
+    """Its addresses tell: rxe0 of the one host was seen on the other host, too."""
+    fake = FakeRoot(tmp_path)
+    at = fake.pci("pci0000:00/00:01.0", 0x15B3, 0x1021, 0x020000, 0)
+    fake.rdma("mlx5_0", at, "100 Gb/sec (4X EDR)", link_layer, gid=gid)
+    fake.interface("eth0", at, addresses=["10.77.0.1/24", "fd00::1/64"])
+    (port,) = probe(fake.root()).rdma
+    assert port.active and port.elsewhere == elsewhere
+
+
 def test_this_machine_is_probed() -> None:
     made = probe(Root())
     assert made.host_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

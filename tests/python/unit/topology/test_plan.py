@@ -10,7 +10,7 @@ from jobs import HERE, JOBS, job, planned
 from torch_ucc.topology.algorithms import CROWDED, ONE_HOST, OVER_TCP
 from torch_ucc.topology.devices import reachable
 from torch_ucc.topology.explain import differences
-from torch_ucc.topology.inventory import Interface, Inventory, from_json
+from torch_ucc.topology.inventory import Interface, Inventory, RdmaPort, from_json
 from torch_ucc.topology.job import Crowd, Job, copies, decode, encode, own_gpu, uniform
 from torch_ucc.topology.pci import distance
 from torch_ucc.topology.plan import OTHER_HOST, SAME_HOST, make_plan
@@ -259,6 +259,35 @@ def test_a_dead_port_is_not_chosen() -> None:
     plan = make_plan(uniform([hosts[0], cut], 1))
     choice = plan.about(OTHER_HOST)
     assert choice and choice.value == "TCP" and choice.reason == "no RDMA port of host gpu02 is connected"
+
+
+def roce(name: str, elsewhere: bool) -> RdmaPort:
+    return RdmaPort(name, 1, "Ethernet", True, 10.0, None, (), ("RoCE v2",), elsewhere)
+
+
+def test_a_port_of_another_network_namespace_is_not_chosen() -> None:
+    """Two network namespaces of one kernel both see rxe0 and rxe1."""
+    first, second = copies(machine("pcie_4gpu"), 2)
+    hosts = [
+        first._replace(rdma=(roce("rxe0", False), roce("rxe1", True))),
+        second._replace(rdma=(roce("rxe0", True), roce("rxe1", False))),
+    ]
+    plan = make_plan(uniform(hosts, 1))
+    choice = plan.about(OTHER_HOST)
+    assert choice and choice.value == "RoCE"
+    assert [each.names for each in plan.devices] == [("rxe0:1",), ("rxe1:1",)]
+    assert plan.left_out == (
+        "rxe1:1 of gpu01: of another network namespace",
+        "rxe0:1 of gpu02: of another network namespace",
+    )
+
+
+def test_a_host_with_ports_of_another_network_namespace_only() -> None:
+    first, second = copies(machine("pcie_4gpu"), 2)
+    hosts = [first._replace(rdma=(roce("rxe0", False),)), second._replace(rdma=(roce("rxe0", True),))]
+    choice = make_plan(uniform(hosts, 1)).about(OTHER_HOST)
+    assert choice and choice.value == "TCP"
+    assert choice.reason == "the connected RDMA ports of host gpu02 belong to another network namespace"
 
 
 @pytest.mark.parametrize(
