@@ -174,7 +174,8 @@ def read(path: Path) -> Dump:
                 else:
                     slots += [data[i : i + _SLOT] for i in range(0, len(data), _SLOT)]
     facts, records = segment.decode(journal, slots)
-    process = segment.Process(0, "0 (x) X", records[-1].ended_ns if records else 0, False, facts, records)
+    seen_ns = max((max(each.issued_ns, each.ended_ns) for each in records), default=0)
+    process = segment.Process(0, "0 (x) X", seen_ns, False, facts, records)
     found = jobs.assemble([process])
     if not found:
         raise ValueError("it names no job")

@@ -62,6 +62,42 @@ def test_every_operation_is_kept(tmp_path: Path) -> None:
         assert all(each.state == "completed" for each in reduces)
 
 
+def left_open(folder: Path) -> None:
+    """Rank 1 does not call the last operation while it is recorded."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        early = dist.irecv(torch.empty(1), 1)
+        for _ in range(5):
+            dist.all_reduce(torch.ones(1), group=dist.group.WORLD)
+        command = [
+            sys.executable,
+            "-m",
+            "torch_ucc",
+            "record",
+            str(folder),
+            str(os.getpid()),
+            "--seconds",
+            "1",
+        ]
+        subprocess.run(command, check=True, timeout=60)
+        dist.barrier()
+        assert early is not None
+        early.wait()
+    else:
+        for _ in range(5):
+            dist.all_reduce(torch.ones(1), group=dist.group.WORLD)
+        dist.barrier()
+        dist.send(torch.ones(1), 0)
+
+
+def test_an_operation_that_stays_open_hides_none_behind_it(tmp_path: Path) -> None:
+    run_ranks(left_open, 2, tmp_path)
+    for dump in records.load(tmp_path):
+        assert [each.op for each in dump.records if each.over].count("all_reduce") == 5
+        assert dump.steady_ns >= max(each.issued_ns for each in dump.records)
+    assert [each.state for each in records.load(tmp_path)[0].records if each.op == "recv"] == ["posted"]
+
+
 def test_a_file_that_was_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
     run_ranks(watched, 2, tmp_path, "--limit 64")
     file = tmp_path / "rank0.history"
