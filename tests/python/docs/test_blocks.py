@@ -40,7 +40,7 @@ NOT_RUN = {
     "CONTRIBUTING.md: .venv/bin/python -m pytest tests/python/": "ci/test runs this test, too",
     "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "ci/test compiles and runs these",
     "docs/frameworks.md: ci/integration": "a gigabyte of downloads for each framework",
-    "docs/frameworks.md: .deps/integration/vllm/bin/python tests/": "needs vLLM, which ci/integration installs",
+    "docs/frameworks.md: .deps/integration/vllm/bin/python tests/": "needs vLLM: ci/integration",
     "docs/trace.md: Job 40168905: train.py, 8 ranks on one h": "an output",
     "docs/frameworks.md: ValueError: Your assigned backend ucc is": "an output",
     "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
