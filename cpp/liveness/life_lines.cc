@@ -200,7 +200,10 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
   if (line.state == State::awaits_hello && line.in.size() >= Hello::kBytes) {
     const std::optional<Hello> hello = Hello::decode(std::string_view(line.in).substr(0, Hello::kBytes));
     const bool visits = hello && hello->from == Hello::kVisitor && report_ != nullptr;
-    const auto is_known = [&](const Line& other) { return other.state == State::up && other.peer == hello->from; };
+    // Two ranks may have a line each to the other, but a rank makes only one
+    const auto is_known = [&](const Line& other) {
+      return other.state == State::up && other.peer == hello->from && other.expected == line.expected;
+    };
     if (!hello || !equal_secrets(hello->knock, line.expected) || (hello->from >= size_ && !visits) ||
         std::any_of(lines_.begin(), lines_.end(), is_known)) {
       end(line);  // another program

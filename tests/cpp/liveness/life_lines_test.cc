@@ -299,6 +299,18 @@ TEST(LifeLines, ServesAVisitorOnce) {
   EXPECT_EQ(reports, 1);
 }
 
+TEST(LifeLines, TwoRanksMayConnectToEachOther) {
+  Rig rig;
+  rig.from = std::make_unique<LifeLines>(0, 8, 1);
+  rig.connect();
+  rig.to->connect(0, address_of(*rig.from));
+  ASSERT_TRUE(rig.until([&] { return rig.to->unsettled() == 0; }));
+  EXPECT_TRUE(rig.to->failed().empty());
+  rig.rounds(20);
+  EXPECT_TRUE(rig.heard_to.empty());
+  EXPECT_TRUE(rig.heard_from.empty());
+}
+
 TEST(LifeLines, TakesNoSecondLineOfARank) {
   Rig rig;
   rig.connect();

@@ -108,6 +108,16 @@ def test_groups_across_hosts(pair: Hosts, per_host: int) -> None:
         assert any(name.endswith("/memory") for name in within) == (per_host > 1), about
 
 
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_hosts_that_reach_each_other_give_no_warning(
+    pair: Hosts, per_host: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All lines between the ranks can be made, also where two ranks connect to each other."""
+    pair.run(dist.barrier, per_host=per_host)
+    told = capsys.readouterr()
+    assert "cannot open a TCP connection" not in told.out + told.err
+
+
 def misled() -> float:
     """With the variables that vLLM sets on CPUs."""
     os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
