@@ -58,11 +58,15 @@ def _nearest(job: Job, rank: Rank, layer: str) -> tuple[list[RdmaPort], str]:
         best = min(far, key=order.index)
         text = f"{best} to its GPU {gpu.device.pci}: {DISTANCES[best]}"
         return [port for port, each in zip(ports, far, strict=True) if each == best], text
+    if len(ports) == 1:
+        return ports, "the only usable port of its host"
     if numa is not None:
         own = [port for port in ports if port.device and port.device.numa == numa.id]
         if own:
             return own, f"on NUMA node {numa.id}, as its cores"
         return ports, f"none is on NUMA node {numa.id}, where its cores are"
+    if len(job.hosts[rank.host].numa) < 2:
+        return ports, "all usable ports of its host, which has one NUMA node"
     return ports, "its cores are on several NUMA nodes"
 
 

@@ -92,8 +92,7 @@ def _cards(host: Inventory) -> dict[str, _Card]:
         ]
         cards[gpu.device.pci] = _Card("gpu", f"GPU {i}: {gpu.name}", [_where(gpu.device), *links], False)
     for port in host.rdma:
-        state = f"{port.rate_gbps:g} Gb/s" if port.active else "not connected"
-        lines = [f"{port.spec} {port.link_layer}, {state}"]
+        lines = [f"{port.spec} {port.link_layer}, {port.state}"]
         if port.device is None:
             cards[port.spec] = _Card("rdma", lines[0], [], not port.active)
         elif port.device.pci in cards:

@@ -23,7 +23,7 @@ def plan_text(job: Job, plan: Plan) -> str:
             why = f"{choice.reason.capitalize()}: {choice.by}."
         indent = " " * (width + 2)
         lines += textwrap.wrap(why, _WIDTH, initial_indent=indent, subsequent_indent=indent)
-    if len({each.reason for each in plan.devices}) > 1:
+    if len(set(plan.devices)) > 1:
         lines += ["", *_device_lines(job, plan)]
     lines += _section("Left out", plan.left_out) + _section("This cannot work", plan.problems)
     return "\n".join(lines) + "\n"

@@ -70,6 +70,13 @@ class RdmaPort(NamedTuple):
         """As UCX_NET_DEVICES names it."""
         return f"{self.name}:{self.port}"
 
+    @property
+    def state(self) -> str:
+        """Its rate, and why it cannot be used, if so."""
+        if not self.active:
+            return "not connected"
+        return f"{self.rate_gbps:g} Gb/s" + (", of another network namespace" if self.elsewhere else "")
+
 
 class Interface(NamedTuple):
     """A network interface. `kind` is "port" for hardware, else "loopback", "bridge", "tunnel" or "virtual"

@@ -66,9 +66,8 @@ def _devices(host: Inventory, node: Numa | None, everything: bool) -> Iterator[s
             )
     for port in host.rdma:
         if here(port.device):
-            state = f"{port.rate_gbps:g} Gb/s" if port.active else "not connected"
             where = f" {port.device.pci}{_link(port.device)}" if port.device else ""
-            yield f"{port.link_layer} {port.spec}{where}, {state}"
+            yield f"{port.link_layer} {port.spec}{where}, {port.state}"
     for each in host.interfaces:
         if here(each.device) and each.kind != "loopback":
             speed = f", {each.speed_mbps / 1000:g} Gb/s" if each.speed_mbps else ""

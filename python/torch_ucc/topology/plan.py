@@ -430,9 +430,7 @@ def _left_out(job: Job, layer: str) -> list[str]:
     found = []
     for host in job.hosts:
         reasons = {
-            f"not {_NAMES[layer]}": [
-                port.spec for port in connected_ports(host) if port.link_layer != layer
-            ],
+            f"not {_NAMES[layer]}": [port.spec for port in connected_ports(host) if port.link_layer != layer],
             "of another network namespace": [
                 port.spec for port in host.rdma if port.active and port.elsewhere
             ],

@@ -81,7 +81,7 @@ PROVOKED = {
 
 def test_ucx_needs_dev_shm_where_it_has_no_other_memory() -> None:
     found = {each.name: each.what for each in examine(Patient(limited("container", sysv=False)))}
-    assert found["small-shm"].endswith(", and UCX where there is no memory of System V")
+    assert found["small-shm"].endswith(", and UCX if there is no memory of System V")
 
 
 @pytest.mark.parametrize("name", PROVOKED)

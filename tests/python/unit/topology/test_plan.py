@@ -9,7 +9,7 @@ import pytest
 from jobs import HERE, JOBS, job, planned
 from torch_ucc.topology.algorithms import CROWDED, ONE_HOST, OVER_TCP
 from torch_ucc.topology.devices import reachable
-from torch_ucc.topology.explain import differences
+from torch_ucc.topology.explain import differences, plan_text
 from torch_ucc.topology.inventory import Interface, Inventory, RdmaPort, from_json
 from torch_ucc.topology.job import Crowd, Job, copies, decode, encode, own_gpu, uniform
 from torch_ucc.topology.pci import distance
@@ -267,15 +267,18 @@ def roce(name: str, elsewhere: bool) -> RdmaPort:
 
 def test_a_port_of_another_network_namespace_is_not_chosen() -> None:
     """Two network namespaces of one kernel both see rxe0 and rxe1."""
-    first, second = copies(machine("pcie_4gpu"), 2)
+    first, second = copies(machine("pcie_4gpu")._replace(gpus=()), 2)
     hosts = [
         first._replace(rdma=(roce("rxe0", False), roce("rxe1", True))),
         second._replace(rdma=(roce("rxe0", True), roce("rxe1", False))),
     ]
-    plan = make_plan(uniform(hosts, 1))
+    both = uniform(hosts, 1)
+    plan = make_plan(both)
     choice = plan.about(OTHER_HOST)
     assert choice and choice.value == "RoCE"
     assert [each.names for each in plan.devices] == [("rxe0:1",), ("rxe1:1",)]
+    text = plan_text(both, plan)
+    assert re.findall(r"rank \d on \w+: (\S+)  \(the only usable port", text) == ["rxe0:1", "rxe1:1"]
     assert plan.left_out == (
         "rxe1:1 of gpu01: of another network namespace",
         "rxe0:1 of gpu02: of another network namespace",
