@@ -45,7 +45,7 @@ PROVOKED = {
     "old-setting": (
         Patient(HEALTHY.host, old_settings={"TORCH_UCC_X": "why"}),
         NOTE,
-        "TORCH_UCC_X does nothing",
+        "TORCH_UCC_X has no effect",
     ),
     "no-way": (Patient(HEALTHY.host, {"UCX_TLS": "rc"}), BROKEN, "UCX_TLS=rc on rank 0 .* no way to rank 1"),
     "shadowed": (Patient(HEALTHY.host, torch_has_ucc=True), COSTLY, "backend of its own"),
