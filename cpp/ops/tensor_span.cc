@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cstring>
@@ -28,10 +29,9 @@ const char* lasting_dtype_name(at::ScalarType dtype) {
 }
 
 std::vector<const char*> lasting_texts() {
-  std::vector<const char*> texts;
-  for (const Operation& operation : operation::kTable) {
-    texts.push_back(operation.name);
-  }
+  std::vector<const char*> texts(operation::kTable.size());
+  std::transform(operation::kTable.begin(), operation::kTable.end(), texts.begin(),
+                 [](const Operation& operation) { return operation.name; });
   for (int dtype = 0; dtype < static_cast<int>(at::ScalarType::NumOptions); ++dtype) {
     texts.push_back(lasting_dtype_name(static_cast<at::ScalarType>(dtype)));
   }
