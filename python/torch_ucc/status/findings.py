@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch_ucc.status.job import Job, Rank, shown
 from torch_ucc.tracing import diagnosis, timeline
@@ -132,9 +132,8 @@ def _keeps_waiting(job: Job, other: int, group: str, record: Record) -> bool:
 
 def _settled(rank: Rank) -> Dump:
     """Without operations that may end in the next moment."""
-    dump = rank.dump()
-    dump.records[:] = [each for each in dump.records if each.over or is_stuck(rank, each)]
-    return dump
+    records = [each for each in rank.records if each.over or is_stuck(rank, each)]
+    return replace(rank.dump(), records=records)
 
 
 def _cause(cause: Rank, waiting: dict[int, _Wait]) -> Finding:

@@ -129,10 +129,9 @@ def record(
             time.sleep(pause)
             busiest = 0.0
             for pid, writer in list(writers.items()):
-                lives = _lives(pid)  # before the look: the mapping outlives the process
-                with contextlib.suppress(
-                    segment.UnreadableError
-                ):  # it was stopped while it wrote: look again
+                lives = segment.is_alive(pid)  # before the look: the mapping outlives the process
+                # If it was stopped while it wrote, the next look will do
+                with contextlib.suppress(segment.UnreadableError):
                     busiest = max(busiest, writer.take())
                 if not lives:
                     lost += writer.lost
@@ -153,13 +152,6 @@ def record(
         if meter is not None and prometheus is not None:
             meter.write(prometheus)
     return lost
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def read(path: Path) -> Dump:

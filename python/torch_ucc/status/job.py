@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 import time
@@ -10,14 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from torch_ucc.status import doors, segment
 from torch_ucc.status.segment import Process
 from torch_ucc.tracing.records import Dump, Group, Record, groups_of
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _STATES = {"R": "runs", "S": "sleeps", "D": "waits for a device", "T": "is stopped", "t": "is being debugged"}
 
 
@@ -118,9 +115,6 @@ class Job:
     def is_called(self, name: str) -> bool:
         return self.name == name or any(str(rank.pid) == name for rank in self.ranks.values())
 
-    def host_of(self, rank: int) -> str:
-        return next((host for host, ranks in self.hosts.items() if rank in ranks), "?")
-
     def program(self) -> str:
         facts = (each.process.facts.get("process") for each in self.ranks.values())
         return next((str(fact["program"]) for fact in facts if fact), "")
@@ -174,9 +168,8 @@ def add(found: dict[str, Job], process: Process, context: dict[str, Any]) -> Non
         job = found[world] = Job(world, context["size"], _hosts(context["hosts"]))
     host = list(job.hosts)[context["host"]]
     groups = groups_in(process.facts, context["number"])
-    stat = process.stat.rpartition(")")[2].split()
     job.ranks[context["rank"]] = Rank(
-        context["rank"], process.pid, host, process, context["number"], groups, stat[0]
+        context["rank"], process.pid, host, process, context["number"], groups, process.state
     )
     for each in process.under(f"gone/context/{context['number']}/"):
         job.gone.setdefault(each["rank"], each["what"])
@@ -265,18 +258,11 @@ def _doors(job: Job, seen: set[int], tried: set[doors.Door]) -> dict[int, list[d
 def _measure(found: Sequence[Job], sample_s: float) -> None:
     """Fills in how much of a core each process of this host uses."""
 
-    def used(process: Process) -> float | None:
-        try:
-            stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return (int(stat[11]) + int(stat[12])) / _TICKS
-
     ranks = [rank for job in found for rank in job.ranks.values() if rank.process.here]
-    before = {rank.pid: used(rank.process) for rank in ranks}
+    before = {rank.pid: segment.seconds_used(rank.pid) for rank in ranks}
     began = time.monotonic()
     time.sleep(sample_s)
     for rank in ranks:
-        first, second = before[rank.pid], used(rank.process)
+        first, second = before[rank.pid], segment.seconds_used(rank.pid)
         if first is not None and second is not None:
             rank.cpu = (second - first) / (time.monotonic() - began)

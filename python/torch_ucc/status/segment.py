@@ -63,9 +63,41 @@ class Process:
     records: list[Record] = field(default_factory=list)
     """Those that have not ended, the last of each group, and recent ones; in the order of their ids."""
 
+    @property
+    def state(self) -> str:
+        """The letter of /proc."""
+        return _fields(self.stat)[0]
+
     def under(self, prefix: str) -> list[Any]:
         """The facts whose keys begin so."""
         return [fact for key, fact in self.facts.items() if key.startswith(prefix)]
+
+
+def stat_of(pid: int) -> str | None:
+    """The line of /proc; None if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+
+
+def is_alive(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and _fields(stat)[0] not in "ZX"
+
+
+def seconds_used(pid: int) -> float | None:
+    """Of all cores, since the process began; None if there is no such process."""
+    stat = stat_of(pid)
+    if stat is None:
+        return None
+    fields = _fields(stat)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(stat: str) -> list[str]:
+    """What follows the name of the program, which may contain any character: first the state."""
+    return stat.rpartition(")")[2].split()
 
 
 def processes(proc: Path = Path("/proc")) -> Iterator[tuple[int, Path]]:
@@ -91,7 +123,7 @@ def read(pid: int, path: Path, recent: int) -> Process | None:
     except OSError:
         return None
     with segment:
-        stat = segment.stat()
+        stat = stat_of(pid)
         if stat is None:
             return None
         decoded = decode(segment.journal(), segment.slots(recent))
@@ -124,13 +156,6 @@ class Segment:
 
     def close(self) -> None:
         self._memory.close()
-
-    def stat(self) -> str | None:
-        """The line of /proc; None if the process has ended."""
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_text()
-        except OSError:
-            return None
 
     @property
     def last(self) -> int:

@@ -20,21 +20,17 @@ pytestmark = pytest.mark.multirank
 CALLS = 3000
 
 
+def recording(folder: Path, *options: str) -> list[str]:
+    """The command that records the job of this process."""
+    return [sys.executable, "-m", "torch_ucc", "record", str(folder), str(os.getpid()), *options]
+
+
 def watched(folder: Path, limit: str) -> None:
     """Rank 0 starts the recorder; the ranks call when it has begun."""
     dist.barrier()
     recorder = None
     if dist.get_rank() == 0:
-        command = [
-            sys.executable,
-            "-m",
-            "torch_ucc",
-            "record",
-            str(folder),
-            str(os.getpid()),
-            *limit.split(),
-        ]
-        recorder = subprocess.Popen([*command, "--seconds", "60"])
+        recorder = subprocess.Popen(recording(folder, "--seconds", "60", *limit.split()))
         deadline = time.monotonic() + 60
         while len(list(folder.glob("rank?.history"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -42,9 +38,7 @@ def watched(folder: Path, limit: str) -> None:
     for i in range(CALLS):
         dist.all_reduce(torch.ones(1 + i % 7))
         if i % 100 == 0:
-            time.sleep(
-                0.05
-            )  # its ring does not go round before the recorder, which has no core, comes to look
+            time.sleep(0.05)  # so that the recorder, which has no core, comes before the ring is full
     if recorder is not None:
         time.sleep(1.5)
         recorder.terminate()
@@ -69,17 +63,7 @@ def left_open(folder: Path) -> None:
         early = dist.irecv(torch.empty(1), 1)
         for _ in range(5):
             dist.all_reduce(torch.ones(1), group=dist.group.WORLD)
-        command = [
-            sys.executable,
-            "-m",
-            "torch_ucc",
-            "record",
-            str(folder),
-            str(os.getpid()),
-            "--seconds",
-            "1",
-        ]
-        subprocess.run(command, check=True, timeout=60)
+        subprocess.run(recording(folder, "--seconds", "1"), check=True, timeout=60)
         dist.barrier()
         assert early is not None
         early.wait()

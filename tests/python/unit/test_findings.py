@@ -145,8 +145,10 @@ def test_a_chain_of_waits_ends_at_its_cause() -> None:
 def test_ranks_in_a_circle_are_told_by_the_diagnosis() -> None:
     one = process(0, 2, [record(1, 1, 20, group=1)], groups=2)
     other = process(1, 2, [record(1, 1, 20, group=2)], groups=2)
-    (found,) = findings(job([one, other]))
+    made = job([one, other])
+    (found,) = findings(made)
     assert found.text.startswith("Ranks wait for each other in a circle")
+    assert [len(rank.records) for rank in made.ranks.values()] == [1, 1]
 
 
 def test_a_receive_whose_sender_does_something_else() -> None:
