@@ -1,6 +1,6 @@
 """What ci/rdma checks in its guest: torch-ucc between simulated hosts that have an RDMA device each.
 
-The hosts are those of `torch_ucc.testing.hosts`. Each gets an rxe device on its network interface: RoCE in
+The hosts are simulated (`torch_ucc.testing.hosts`). Each gets an rxe device on its network interface: RoCE in
 software, by the kernel. A device counts the packets that it sends, so a check can tell that data took this
 way. Nothing is set that would choose a transport: the plan and UCX choose.
 
@@ -129,9 +129,25 @@ def large_messages(numel: int) -> float:
     return float(mine[-1])
 
 
+def fails_and_goes_on(group: dist.ProcessGroup) -> tuple[str, float, float]:
+    """Calls an all_reduce that must fail, then sums in `group`.
+
+    Returns the error, the seconds until it came, and an element of the sum.
+    """
+    began, error = time.monotonic(), ""
+    try:
+        dist.all_reduce(torch.ones(1000))
+    except dist.DistBackendError as raised:
+        error = str(raised)
+    took = time.monotonic() - began
+    total = torch.full((100_000,), float(dist.get_rank()))
+    dist.all_reduce(total, group=group)
+    return error, took, float(total[-1])
+
+
 def goes_on_without(dead: int) -> tuple[str, float, float]:
     """Rank `dead` kills itself while the others wait for it. The others then use a group without it. Returns
-    the error, the seconds until it came, and an element of the sum over the survivors."""
+    as fails_and_goes_on() does."""
     size, rank = dist.get_world_size(), dist.get_rank()
     rest = [each for each in range(size) if each != dead]
     group = dist.new_group(rest)
@@ -139,19 +155,12 @@ def goes_on_without(dead: int) -> tuple[str, float, float]:
     if rank == dead:
         time.sleep(2)
         os.kill(os.getpid(), signal.SIGKILL)
-    began, error = time.monotonic(), ""
-    try:
-        dist.all_reduce(torch.ones(1000))
-    except dist.DistBackendError as raised:
-        error = str(raised)
-    took = time.monotonic() - began
-    total = torch.full((100_000,), float(rank))
-    dist.all_reduce(total, group=group)
-    return error, took, float(total[-1])
+    return fails_and_goes_on(group)
 
 
 def link_is_cut(folder: str) -> tuple[str, float, float]:
-    """The host of the last ranks cannot be reached any more. Returns as goes_on_without() does."""
+    """The host of the last ranks cannot be reached any more. Returns as
+    fails_and_goes_on() does."""
     size, rank = dist.get_world_size(), dist.get_rank()
     half = size // 2
     mates = [dist.new_group(list(range(half))), dist.new_group(list(range(half, size)))][rank // half]
@@ -159,15 +168,7 @@ def link_is_cut(folder: str) -> tuple[str, float, float]:
     Path(folder, f"ready {rank}").touch()
     while not Path(folder, "cut").exists():
         time.sleep(0.1)
-    began, error = time.monotonic(), ""
-    try:
-        dist.all_reduce(torch.ones(1000))
-    except dist.DistBackendError as raised:
-        error = str(raised)
-    took = time.monotonic() - began
-    total = torch.full((100_000,), float(rank))
-    dist.all_reduce(total, group=mates)
-    return error, took, float(total[-1])
+    return fails_and_goes_on(mates)
 
 
 # The checks.

@@ -39,20 +39,11 @@ std::string door_list(const Roster& roster, const std::vector<JobFacts::Door>& d
   return list.end();
 }
 
-// Other processes learn what the pointers in call records point to.
-void name_texts() {
-  static const bool once = [] {
-    trace::recorder().name_texts(lasting_texts());
-    return true;
-  }();
-  (void)once;
-}
-
 }  // namespace
 
 JobFacts::JobFacts(std::uint64_t number, const Roster& roster, const std::vector<Door>& doors)
     : key_("context/" + std::to_string(number)) {
-  name_texts();
+  trace::recorder().name_texts(lasting_texts());
   Json json('{');
   json.number("number", number).text("world", roster.record(0).nonce).number("rank", roster.global_rank(roster.self()));
   json.number("size", roster.size()).number("host", roster.plan().host_of(roster.self()));
