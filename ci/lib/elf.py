@@ -1,7 +1,7 @@
 """The few facts of a 64-bit little-endian ELF shared library that `ci/provision-ucc` and `ci/wheels` need.
 
-Reads which versions of which libraries a file asks for and by which symbols, and changes in place which
-version a symbol asks for.
+Reads which versions of each library a file needs, and which symbols need them. Can change in the file which
+version a symbol needs.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ in_root() {
 }
 
 # provide_house VERSION: in $house, all that pip takes from indexes for Python VERSION: what torch-ucc requires, and what the tests need.
-# A torch of PyPI has 3 GB with its dependencies, 2 GB of which are the same for every Python.
+# The torch of PyPI and its dependencies take 3 GB for one Python. All Pythons share 2 GB of this.
 provide_house() {
   local requires='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")'
   local -a needed

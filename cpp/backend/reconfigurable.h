@@ -1,5 +1,5 @@
-// A process group whose members can be replaced while the job runs: "reconfigure" in torch 2.14 and
-// later.
+// A process group whose members can be replaced while the job runs. Torch 2.14 and later call this
+// "reconfigure".
 #pragma once
 
 #include "compat/torch_compat.h"

@@ -25,7 +25,7 @@ class Journal {
     std::atomic<std::uint64_t> size;     // bytes of text, stored after the text
   };
 
-  // Writes to `memory`, of which it uses `bytes` and which must live longer.
+  // Writes to the first `bytes` bytes of `memory`. The memory must outlive the journal.
   Journal(void* memory, std::size_t bytes) : head_(static_cast<Head*>(memory)), room_(bytes - sizeof(Head)) {}
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;

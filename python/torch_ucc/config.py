@@ -130,7 +130,9 @@ class Config:
         False, _switch, "Compare each collective call of all ranks before it starts.", agreed=True
     )
     nan_check: bool = _setting(
-        False, _switch, "Refuse a call whose data contains a NaN. This reads all data once more."
+        False,
+        _switch,
+        "Refuse a call if its data contains a NaN. The check reads all data, which takes time.",
     )
     blocking_wait: bool = _setting(
         False, _switch, "Let wait() return only after the results are on the accelerator."

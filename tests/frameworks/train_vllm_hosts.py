@@ -1,8 +1,8 @@
 """vLLM, tensor parallelism on two simulated hosts with one rank each.
 
-The ranks start as those of `vllm serve --nnodes 2` do. The program changes nothing in vLLM: between hosts,
-vLLM exchanges tensors through its groups. Where simulated hosts are not allowed, the program ends with status
-77, and the last line that it prints says why.
+The ranks start in the same way as with `vllm serve --nnodes 2`. The program changes nothing in vLLM, because
+vLLM uses its groups to exchange tensors between hosts. Where simulated hosts are not allowed, the program
+ends with status 77, and the last line that it prints says why.
 """
 
 from __future__ import annotations
