@@ -79,6 +79,8 @@ def join(store: dist.Store, me: int, generation: int) -> None:
 
 def one_step(training: Training, store: dist.Store, me: int, generation: int) -> int:
     """Returns the generation that there is to join: the present one, once the step is made."""
+    if training.step == JOINS_AT:
+        store.wait(["newcomer"])  # only for this example, in which all steps may end before a process has started
     latest = torch.tensor([store.add("generation", 0)])
     dist.broadcast(latest, group_src=0)
     if latest.item() > generation:
@@ -144,6 +146,7 @@ def main() -> None:
     while int(store.get("step")) < JOINS_AT:
         time.sleep(0.05)
     workers[2] = start(3, announce(0, 1, 3))
+    store.set("newcomer", "is announced")
 
     alone = Training()
     while alone.step < STEPS:
