@@ -14,24 +14,23 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-@pytest.mark.usefixtures("terminal")
-def test_a_terminal_shows_colours() -> None:
+def test_a_terminal_shows_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_terminal(monkeypatch)
     assert _style.red("x") == "\033[31mx\033[0m"
     assert _style.bold("x") == "\033[1mx\033[0m"
     assert _style.width(_style.green("four")) == 4
     assert _style.red("") == ""
 
 
-@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_a_user_may_do_without(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    use_terminal(monkeypatch)
     monkeypatch.setenv(name, value)
     assert _style.red("x") == "x"
 
