@@ -24,7 +24,7 @@ def test_a_terminal_shows_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     use_terminal(monkeypatch)
     assert _style.red("x") == "\033[31mx\033[0m"
     assert _style.bold("x") == "\033[1mx\033[0m"
-    assert _style.width(_style.green("four")) == 4
+    assert _style.plain(_style.green("four")) == "four"
     assert _style.red("") == ""
 
 
