@@ -1,5 +1,8 @@
 """Markdown tables of what `ci/bench --json` wrote: `python -m torch_ucc.bench.pages FILE ...` prints them.
 
+`--into PAGE` writes them into a page instead of printing them. They replace the section of the page that has
+the tables of this processor, or they become its last section.
+
 Files that were measured in the same place, with the same peers, make one table. A file that was measured with
 other settings of torch-ucc is not a table of its own: its times of ucc are a further column of the tables
 that have the same cases.
@@ -8,6 +11,7 @@ that have the same cases.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +23,7 @@ from torch_ucc.bench.figures import Figure, Sample, Samples, behind_dispatch
 from torch_ucc.bench.report import BASE, NOISY_SPREAD, format_ratio, format_seconds, occasion_rows
 from torch_ucc.bench.targets import ALL_MPIS, Occasions, Unit, Verdict
 
-READ = "Written by `ci/figures`. [How to read the tables](figures.md#how-to-read-the-tables)"
+READ = "Written by `ci/figures`; [how to read the tables](#how-to-read-the-tables)."
 
 
 class Place(NamedTuple):
@@ -81,17 +85,25 @@ def page(runs: Sequence[Run]) -> str:
         raise ValueError(f"a page is of one machine, not of {' and '.join(sorted(processors))}")
     plain = [run for run in runs if not run.settings]
     others = [run for run in runs if run.settings]
-    lines = [f"# Figures of {_machine(plain[0])}", "", READ, ""]
+    lines = [f"## {_machine(plain[0])}", "", READ, ""]
     for place in dict.fromkeys(place for run in plain for place in run.places()):
-        lines += [f"## {place}", ""]
+        lines += [f"### {place}", ""]
         for run in plain:
             if place in run.places():
                 lines += [*_cases(run.at(place), place.ranks, others, place), "", *_load(run, place)]
     for occasions in (run.occasions for run in plain if run.occasions):
-        lines += ["## Start, training and idling", "", *_occasions(occasions), ""]
+        lines += ["### Start, training and idling", "", *_occasions(occasions), ""]
     if judged := [target for run in plain for target in run.targets if target["measured"]]:
-        lines += ["## Targets", "", *_targets(judged)]
+        lines += ["### Targets", "", *_targets(judged)]
     return "\n".join(lines).replace(" us ", " µs ")
+
+
+def put_into(text: str, section: str) -> str:
+    """The text of a page with this section, in place of the one of the same processor if there is one."""
+    machine = section.partition("\n")[0].partition(", torch ")[0]
+    before, *sections = re.split(r"(?m)^(?=## )", text)
+    kept = [each for each in sections if not each.startswith(f"{machine},")]
+    return "".join([before, *kept]).rstrip() + f"\n\n{section.rstrip()}\n"
 
 
 def _machine(run: Run) -> str:
@@ -165,11 +177,17 @@ def _targets(judged: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def main(paths: Sequence[str]) -> int:
-    if not paths:
-        print("usage: python -m torch_ucc.bench.pages FILE ...", file=sys.stderr)
+def main(paths: list[str]) -> int:
+    into = Path(paths[1]) if paths[:1] == ["--into"] and len(paths) > 1 else None
+    files = paths[2:] if into else paths
+    if not files:
+        print("usage: python -m torch_ucc.bench.pages [--into PAGE] FILE ...", file=sys.stderr)
         return 2
-    print(page([Run.of(Path(path)) for path in paths]))
+    tables = page([Run.of(Path(path)) for path in files])
+    if into:
+        into.write_text(put_into(into.read_text(), tables))
+    else:
+        print(tables)
     return 0
 
 

@@ -23,6 +23,7 @@ COLOURS = {
     "intel-mpi": "#0071c5",
     "oneccl": "#b5651d",
     "ucxx": "#6a4c93",
+    "vllm": "#6a4c93",
     "alone": "#66a182",
     "floor": "#2f4b26",
 }

@@ -8,6 +8,9 @@ import pages
 import pytest
 import yaml
 
+MOST = 15
+"""Pages of docs that a reader can keep in view."""
+
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
 def test_links_lead_somewhere(page: Path) -> None:
@@ -46,4 +49,17 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
         for entry in entries
         for page in entry.values()
     ]
-    assert sorted(listed) == sorted(map(pages.name_of, pages.PAGES))
+    generated = ["api.md"]  # ci/docs adds it
+    assert sorted(listed) == sorted([*map(pages.name_of, pages.PAGES), *generated])
+
+
+def test_there_is_a_page_for_each_task_and_no_more() -> None:
+    assert len([page for page in pages.PAGES if page.parent.name == "docs"]) <= MOST
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
+def test_a_page_of_docs_begins_with_what_its_reader_can_do_after_it(page: Path) -> None:
+    if page.parent.name == "docs":
+        title, _, text, *_ = page.read_text().splitlines()
+        assert title.startswith("# ")
+        assert text.startswith("After this page you ")

@@ -11,6 +11,7 @@ from torch_ucc.testing import run_script
 REPOSITORY = Path(__file__).resolve().parents[3]
 README = (REPOSITORY / "README.md").read_text()
 PAGES = (REPOSITORY / "docs" / "README.md").read_text()
+INSTALL = (REPOSITORY / "docs" / "install.md").read_text()
 
 pytestmark = pytest.mark.multirank
 
@@ -31,6 +32,12 @@ def test_the_program_prints_what_the_readme_shows() -> None:
 def test_the_example_is_that_program() -> None:
     code = (REPOSITORY / "examples" / "all_reduce.py").read_text().split('"""\n\n', 1)[1]
     assert code == blocks("python")[0]
+
+
+def test_the_page_of_installing_has_the_same_commands() -> None:
+    commands = blocks("")[0]
+    assert commands.startswith("ci/demo")
+    assert f"```\n{commands}```" in INSTALL
 
 
 def test_every_command_is_told() -> None:

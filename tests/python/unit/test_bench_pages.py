@@ -59,8 +59,8 @@ def written(folder: Path, name: str, *, peers: tuple[str, ...] = tuple(TIMES), *
 
 def test_a_table_has_each_peer_and_the_ratios_that_matter(tmp_path: Path) -> None:
     text = pages.page([pages.Run.of(written(tmp_path, "a"))])
-    assert "# Figures of Abacus, 2 cores, torch 2.13.0, 2026-11-29\n" in text
-    assert "## 2 ranks on one host\n" in text
+    assert text.startswith("## Abacus, 2 cores, torch 2.13.0, 2026-11-29\n")
+    assert "### 2 ranks on one host\n" in text
     assert "| operation | size | ucc | gloo | openmpi | mpich | gloo / ucc | best MPI / ucc |" in text
     assert "| all_reduce | 4 B | 2 µs | 0.1 ms | 4 µs | 3 µs | 50x | 1.5x |" in text
     assert "Other processes used 0.02 cores meanwhile." in text
@@ -90,7 +90,7 @@ def test_a_run_with_other_settings_is_a_column(tmp_path: Path) -> None:
         pages.Run.of(written(tmp_path, "b", peers=("ucc",), slower=3, settings=settings)),
     ]
     text = pages.page(runs)
-    assert text.count("## 2 ranks") == 1
+    assert text.count("### 2 ranks") == 1
     assert "| ucc | ucc, TORCH_UCC_HOST_PATH=0 | gloo |" in text
     assert "| all_reduce | 4 B | 2 µs | 6 µs | 0.1 ms |" in text
 
@@ -109,7 +109,7 @@ def test_what_a_start_takes_has_a_table(tmp_path: Path) -> None:
         "gloo": {"start": [0.002, 0.003, 0.004], "group": [1e-5]},
     }
     text = pages.page([pages.Run.of(written(tmp_path, "a", occasions=occasions))])
-    assert "## Start, training and idling\n\n| | ucc | gloo |\n|---|---|---|\n" in text
+    assert "### Start, training and idling\n\n| | ucc | gloo |\n|---|---|---|\n" in text
     assert "| first group and all_reduce | 30.000 ms | 3.000 ms |" in text
     assert "| a further group |  | 10.00 µs |" in text
 
@@ -124,3 +124,17 @@ def test_it_prints_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert pages.main([str(written(tmp_path, "a"))]) == 0
     assert "## 2 ranks on one host" in capsys.readouterr().out
     assert pages.main([]) == 2
+
+
+def test_a_section_takes_the_place_of_the_same_processor(tmp_path: Path) -> None:
+    shown = tmp_path / "page.md"
+    shown.write_text("# Performance\n\nA text.\n")
+    for name, cpu, slower in (("a", "Abacus", 1), ("b", "Slide rule", 2), ("c", "Abacus", 3)):
+        file = written(tmp_path, name, cpu=cpu, slower=slower)
+        assert pages.main(["--into", str(shown), str(file)]) == 0
+    text = shown.read_text()
+    assert text.startswith("# Performance\n\nA text.\n\n## Slide rule, 2 cores, torch 2.13.0")
+    assert text.count("## Abacus") == 1
+    assert "| all_reduce | 4 B | 4 µs |" in text
+    assert "| all_reduce | 4 B | 6 µs |" in text
+    assert "| all_reduce | 4 B | 2 µs |" not in text
