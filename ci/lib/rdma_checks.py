@@ -16,6 +16,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -178,16 +179,17 @@ def commands(pair: Hosts) -> None:
     """`topo`, `plan`, `doctor` on a host, then `doctor` and `info` of a job on both hosts."""
     plan = ("plan", "--hosts", "2", "--ranks-per-host", "2")
     text = on_one_host(pair, ("topo",), 0)
-    expect("rxe0:1, 10 Gb/s\n" in text, "topo does not name the host's device")
+    expect(re.search(r"rxe0:1 .* 10 Gb/s\n", text), "topo does not name the host's device")
     expect(
-        "rxe1:1, 10 Gb/s, of another network namespace" in text, "topo takes rxe1 for a device of the host"
+        re.search(r"rxe1:1 .* 10 Gb/s, of another network namespace", text),
+        "topo takes rxe1 for a device of the host",
     )
     text = on_one_host(pair, plan, 0)
     expect("RoCE" in text and "rxe0:1\n" in text, "the plan does not select RoCE on rxe0:1")
     text = on_one_host(pair, ("doctor",), 0)
     expect("rxe1:1 cannot be used" in text, "doctor does not name the device of the other host")
     text = on_one_host(pair, ("doctor",), 1, locked=65536)
-    expect("only 64 KiB of memory may be locked" in text, "doctor does not see the limit of locked memory")
+    expect("may lock only 64 KiB of memory" in text, "doctor does not see the limit of locked memory")
     # The UCX of PyPI, without verbs.
     text = on_one_host(pair, ("doctor",), 1, without=("UCX_HOME",))
     expect("rxe0:1 (Ethernet) cannot be used: UCX 1.22" in text, "doctor does not see that UCX has no verbs")

@@ -7,6 +7,7 @@ when it is called, so that none waits for torch that does not need it.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from torch_ucc._autoload import autoload
@@ -59,5 +60,10 @@ def main(arguments: list[str] | None = None) -> int:
         import torch  # noqa: F401
 
         autoload()
-    status: int = importlib.import_module(COMMANDS[name][0]).main(rest)
+    try:
+        status: int = importlib.import_module(COMMANDS[name][0]).main(rest)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
     return status

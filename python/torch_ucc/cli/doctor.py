@@ -11,17 +11,32 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
+from textwrap import wrap
 
 from torch_ucc import _register
+from torch_ucc._style import bold, green, red, yellow
 from torch_ucc.cli.topo import machine
-from torch_ucc.topology.doctor import Finding, Patient, examine, status
+from torch_ucc.topology.doctor import (
+    BROKEN,
+    CHECKS,
+    COSTLY,
+    NOTE,
+    OF_MACHINE,
+    Finding,
+    Patient,
+    examine,
+    passed,
+    status,
+)
 from torch_ucc.topology.reach import compare_makers, survey
 
 _TOGETHER = timedelta(minutes=2)
 """How long the ranks may take to come together."""
+_WIDTH, _INDENT = 110, " " * 9
 
 
 def main(arguments: list[str]) -> int:
@@ -40,30 +55,55 @@ def main(arguments: list[str]) -> int:
         print(f"torch-ucc doctor: {error}", file=sys.stderr)
         return 2
     findings = examine(patient)
+    well = passed(patient, OF_MACHINE if asked.replay else CHECKS)
     if "RANK" in os.environ and not asked.replay:
-        findings += between_hosts(patient)
+        between, makers = between_hosts(patient)
+        findings += between + makers
+        well += [] if between else ["connections and clocks of the hosts"]
         if os.environ.get("LOCAL_RANK", "0") != "0":
             return status(findings)
     if asked.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        for finding in findings:
-            print(f"{finding.grade}: {finding.what}\n  {finding.name}; cure: {finding.cure}")
-        if not findings:
-            print("No problem was found.")
+        print(text(patient.host.host, well, findings))
     return status(findings)
 
 
-def between_hosts(patient: Patient) -> list[Finding]:
+_SHOWN: dict[str, tuple[str, Callable[[str], str]]] = {
+    BROKEN: ("error", red),
+    COSTLY: ("warning", yellow),
+    NOTE: ("note", str),
+}
+
+
+def text(host: str, well: Sequence[str], findings: Sequence[Finding]) -> str:
+    lines = [bold(f"Host {host}")]
+    lines += [f"{green('ok')}       {name}" for name in well]
+    for finding in findings:
+        grade, style = _SHOWN[finding.grade]
+        head = f"{grade:<9}{finding.name}: {finding.what}"
+        first, *rest = wrap(head, _WIDTH, subsequent_indent=_INDENT, break_on_hyphens=False)
+        lines += [style(grade) + first.removeprefix(grade), *rest]
+        lines += wrap(f"cure: {finding.cure}", _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    counts = [sum(each.grade == grade for each in findings) for grade in _SHOWN]
+    summary = ", ".join(
+        f"{count} {name}{'s' * (count != 1)}"
+        for count, (name, _) in zip(counts, _SHOWN.values(), strict=True)
+    )
+    return "\n".join([*lines, "", summary if findings else "No problem was found."])
+
+
+def between_hosts(patient: Patient) -> tuple[list[Finding], list[Finding]]:
+    """About connections and clocks, and about who serves groups."""
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, size = next(rendezvous("env://"))
-    found = survey(store, rank, size, patient.host, _TOGETHER)
-    return found + compare_makers(store, rank, size, _register.makers(), _TOGETHER)
+    between = survey(store, rank, size, patient.host, _TOGETHER)
+    return between, compare_makers(store, rank, size, _register.makers(), _TOGETHER)
 
 
 def built_with() -> dict[str, str]:
-    """Empty where there is no extension, of which another finding tells."""
+    """The versions of UCC and UCX that the extension was built with. Empty if there is no extension."""
     from torch_ucc._native import extension
 
     try:

@@ -1,5 +1,4 @@
-"""What goes wrong in practice, looked for on one host: pure functions of what is known, each with the
-cure."""
+"""Finds what goes wrong in practice on one host, and names the cure. The checks are pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from torch_ucc.topology.transports import connected_ports, has_driver, why_no_cm
 from torch_ucc.topology.user import settings_here
 
 BROKEN, COSTLY, NOTE = "broken", "costly", "note"
-"""It cannot work; it works, slower or at a risk; it is worth knowing."""
+"""BROKEN: something cannot work. COSTLY: it works, but is slow or a risk. NOTE: it is worth knowing."""
 
 _ENOUGH_MEMLOCK = 1 << 30
 _ENOUGH_SHM = 256 << 20
@@ -32,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Patient:
-    """What is looked at. The errors are the words of whoever met them, empty if nobody did."""
+    """What the checks look at. The errors are the messages of what failed, or empty."""
 
     host: Inventory
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -48,13 +47,18 @@ Check = Callable[[Patient], Iterator[Finding]]
 
 
 def examine(patient: Patient) -> list[Finding]:
-    """The worst first."""
-    found = [finding for check in CHECKS for finding in check(patient)]
+    """The findings of all checks, the worst first."""
+    found = [finding for check in CHECKS.values() for finding in check(patient)]
     return sorted(found, key=lambda finding: (BROKEN, COSTLY, NOTE).index(finding.grade))
 
 
+def passed(patient: Patient, checks: Mapping[str, Check]) -> list[str]:
+    """The names of the checks that find nothing."""
+    return [name for name, check in checks.items() if not list(check(patient))]
+
+
 def status(findings: list[Finding]) -> int:
-    """Of the command: 0 healthy, 1 something costly, 2 something broken."""
+    """The exit status of the command: 2 if something is broken, 1 if something is costly, otherwise 0."""
     grades = {finding.grade for finding in findings}
     return 2 if BROKEN in grades else 1 if COSTLY in grades else 0
 
@@ -65,7 +69,7 @@ def _extension(patient: Patient) -> Iterator[Finding]:
             "extension",
             BROKEN,
             patient.extension_error,
-            "do what the message says; until then no ucc group can be created",
+            "do what this message says; without the extension, no ucc group can be created",
         )
 
 
@@ -76,9 +80,10 @@ def _older(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "older-library",
                 COSTLY,
-                f"{name} {running.version} of {running.path} is older than {name} {built}, which torch_ucc "
-                "was built with: it may lack what is called",
-                f"set {name}_HOME to a newer one, or build torch_ucc with this one",
+                f"{name} {running.version} from {running.path} is older than {name} {built}, with which "
+                "torch-ucc "
+                f"was built: it may lack functions that torch-ucc calls",
+                f"set {name}_HOME to a newer {name}, or build torch-ucc with this one",
             )
 
 
@@ -88,7 +93,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _settings(patient: Patient) -> Iterator[Finding]:
     if patient.settings_error:
-        yield Finding("settings", BROKEN, patient.settings_error, "correct or unset it")
+        yield Finding("settings", BROKEN, patient.settings_error, "correct or unset this variable")
     for name, why in patient.old_settings.items():
         yield Finding("old-setting", NOTE, f"{name} has no effect any more: {why}", f"unset {name}")
 
@@ -96,7 +101,7 @@ def _settings(patient: Patient) -> Iterator[Finding]:
 def _no_way(patient: Patient) -> Iterator[Finding]:
     job = uniform([patient.host], 2, settings_here(patient.environment))
     for problem in make_plan(job).problems[:1]:
-        yield Finding("no-way", BROKEN, f"on one host: {problem}", "do what the message says")
+        yield Finding("no-way", BROKEN, f"ranks of one host: {problem}", "do what this message says")
 
 
 def _shadowed(patient: Patient) -> Iterator[Finding]:
@@ -104,8 +109,9 @@ def _shadowed(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "shadowed",
             COSTLY,
-            'this torch has a "ucc" backend of its own, and prefers it',
-            'use the other name of this backend: init_process_group("torch_ucc")',
+            'this build of PyTorch has its own "ucc" backend, so init_process_group("ucc") does not use '
+            "torch-ucc",
+            'use the other name of torch-ucc: init_process_group("torch_ucc")',
         )
 
 
@@ -118,9 +124,10 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "no-driver",
                 COSTLY,
-                f"{specs} ({layer}) cannot be used: UCX {host.ucx.version} of {host.ucx.path} has only "
-                f"{', '.join(host.ucx.modules) or 'shared memory and TCP'}",
-                "set UCX_HOME and UCC_HOME to those of the cluster, such as HPC-X",
+                f"{specs} ({layer}) cannot be used: UCX {host.ucx.version} from {host.ucx.path} has no "
+                "transport "
+                f"for it, only {', '.join(('shared memory', 'TCP', *host.ucx.modules))}",
+                "set UCX_HOME and UCC_HOME to the UCX and UCC of the cluster, for example those of HPC-X",
             )
     for port in host.rdma:
         if not port.active:
@@ -128,22 +135,23 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
                 "port-down",
                 NOTE,
                 f"{port.spec} is not connected",
-                "check its cable and its switch, if it should be connected",
+                "if it should be connected, check its cable and its switch",
             )
         elif port.elsewhere:
             yield Finding(
                 "other-namespace",
                 NOTE,
                 f"{port.spec} cannot be used: its network interface is in another network namespace",
-                "if it should be used, run the ranks in the namespace of this interface (for docker "
-                "--network=host, for Kubernetes hostNetwork: true), or give the interface to their namespace",
+                "if it should be used, run the ranks in the namespace of this interface (docker: "
+                "--network=host; "
+                "Kubernetes: hostNetwork: true), or move the interface to their namespace",
             )
         elif port.link_layer == "Ethernet" and "RoCE v2" not in port.gid_types:
-            has = ", ".join(port.gid_types) or "none that leads out of its link"
+            has = ", ".join(port.gid_types) or "only link-local addresses"
             yield Finding(
                 "roce-gid",
                 COSTLY,
-                f"{port.spec} has no RoCE v2 address ({has}): it does not reach beyond its own network",
+                f"{port.spec} has no RoCE v2 address ({has}), so it cannot reach hosts on other IP networks",
                 "give its network interface an IP address, or choose an address with UCX_IB_GID_INDEX",
             )
     limit = host.limits.memlock_bytes
@@ -151,8 +159,10 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "memlock",
             COSTLY,
-            f"only {limit // 1024} KiB of memory may be locked, and RDMA locks what it sends",
-            "`ulimit -l unlimited`; for a service LimitMEMLOCK=infinity; for a container --ulimit memlock=-1",
+            f"this process may lock only {limit // 1024} KiB of memory, and RDMA locks the memory that it "
+            "uses",
+            "`ulimit -l unlimited`; for a systemd service: LimitMEMLOCK=infinity; for a container: "
+            "--ulimit memlock=-1",
         )
 
 
@@ -162,16 +172,18 @@ def _memory(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "no-cma",
             COSTLY,
-            f"large messages on this host are copied twice: {why}",
-            "`sysctl kernel.yama.ptrace_scope=1`; for a container --cap-add=SYS_PTRACE",
+            f"UCX copies large messages between ranks of this host twice: {why}",
+            "`sysctl kernel.yama.ptrace_scope=1`; for a container: --cap-add=SYS_PTRACE",
         )
     if 0 < host.limits.shm_bytes < _ENOUGH_SHM:
         yield Finding(
             "small-shm",
             COSTLY,
-            f"/dev/shm has {host.limits.shm_bytes >> 20} MiB, which DataLoader's workers need"
-            + ("" if host.limits.sysv else ", and UCX if there is no memory of System V"),
-            "for docker --shm-size or --ipc=host; for Kubernetes an emptyDir of medium Memory at /dev/shm",
+            f"/dev/shm has only {host.limits.shm_bytes >> 20} MiB, which can be too little for DataLoader "
+            "workers"
+            + ("" if host.limits.sysv else " and for UCX, because there is no System V shared memory"),
+            "for docker: --shm-size=8g or --ipc=host; for Kubernetes: an emptyDir with `medium: Memory` at "
+            "/dev/shm",
         )
 
 
@@ -181,17 +193,17 @@ def _limits(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "few-files",
             COSTLY,
-            f"a process may have only {limits.open_files} files open; connections to many ranks need more",
+            f"this process may open only {limits.open_files} files; connections to many ranks need more",
             f"`ulimit -n {_ENOUGH_FILES * 64}`",
         )
     if limits.pid_namespace and limits.pid_namespace != INITIAL_PID_NAMESPACE:
         yield Finding(
             "pid-namespace",
             NOTE,
-            "process ids are those of a container: a rank in another container of this machine may have "
-            "the same one, and UCC would take both for one process",
-            "run the ranks of a machine in one container, or in its pid namespace (--pid=host, "
-            "hostPID: true)",
+            "this process is in a container with its own PID namespace: a rank in another container of this "
+            "machine may have the same PID, and UCC would then take both for one process",
+            "run all ranks of a machine in one container, or in the PID namespace of the machine "
+            "(docker: --pid=host; Kubernetes: hostPID: true)",
         )
 
 
@@ -200,19 +212,23 @@ def _network(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "no-network",
             NOTE,
-            "no network interface is up that another host could reach",
-            "none is needed for a job on one host",
+            "no network interface that other hosts could reach is up",
+            "a job on one host needs none; for a job on several hosts, bring an interface up",
         )
 
 
-CHECKS: tuple[Check, ...] = (
-    _extension,
-    _older,
-    _settings,
-    _no_way,
-    _shadowed,
-    _rdma,
-    _memory,
-    _limits,
-    _network,
-)
+OF_PROCESS: dict[str, Check] = {
+    "extension and libraries": _extension,
+    "versions of UCC and UCX": _older,
+    "settings": _settings,
+    'backend name "ucc"': _shadowed,
+}
+OF_MACHINE: dict[str, Check] = {
+    "transports on this host": _no_way,
+    "RDMA devices": _rdma,
+    "shared memory": _memory,
+    "process limits": _limits,
+    "network interfaces": _network,
+}
+CHECKS = {**OF_PROCESS, **OF_MACHINE}
+"""By the name under which a check without findings is shown."""

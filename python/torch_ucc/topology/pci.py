@@ -9,11 +9,11 @@ from torch_ucc.topology.root import Root
 
 # As `nvidia-smi topo -m` names them, the nearest first.
 DISTANCES = {
-    "PIX": "at most one PCIe bridge between them",
-    "PXB": "several PCIe bridges, not the host's",
-    "PHB": "through the host bridge of one CPU",
-    "NODE": "through several host bridges of one NUMA node",
-    "SYS": "between NUMA nodes",
+    "PIX": "the path crosses at most one PCIe bridge",
+    "PXB": "the path crosses several PCIe bridges, but no host bridge",
+    "PHB": "the path crosses the PCIe host bridge of a CPU",
+    "NODE": "the path crosses several PCIe host bridges of one NUMA node",
+    "SYS": "the path crosses the link between NUMA nodes",
 }
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")

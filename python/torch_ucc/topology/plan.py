@@ -407,8 +407,8 @@ def _no_way(job: Job, rank: Rank, other: Rank) -> str:
     if tls and not allowed(tls[1]) & ways:
         wanted = ", ".join(sorted(ways)) if len(ways) == 1 else "one of " + ", ".join(sorted(ways))
         return (
-            f"{tls[0]}={tls[1]} on {job.name(rank)} leaves no way to {job.name(other)}: it takes {wanted}. "
-            f"Add it, or unset {tls[0]}."
+            f"{tls[0]}={tls[1]} on {job.name(rank)} leaves no way to {job.name(other)}. "
+            f"Allow {wanted} in {tls[0]}, or unset {tls[0]}."
         )
     net = chosen(rank.settings, NET_DEVICES)
     if net and rank.host != other.host and net[1] != "all" and not net[1].startswith("^"):
@@ -418,7 +418,7 @@ def _no_way(job: Job, rank: Rank, other: Rank) -> str:
             known = ", ".join([*there, *(port.spec for port in connected_ports(host))])
             return (
                 f"{net[0]}={net[1]} on {job.name(rank)} names no device that is up there, so there is no "
-                f"way to {job.name(other)}. Up are {known}."
+                f"way to {job.name(other)}. The devices {known} are up."
             )
     return ""
 

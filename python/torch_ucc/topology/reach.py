@@ -76,20 +76,26 @@ def compare_makers(
             Finding(
                 "makers",
                 BROKEN,
-                f"rank {rank} has groups made by {_listed(makers)}, but rank 0 by {_listed(first)}: "
+                f"on rank {rank}, groups for CPU tensors are served {_listed(makers)}, but on rank 0 "
+                f"{_listed(first)}: "
                 "these ranks cannot create a group together",
                 "give all ranks the same TORCH_UCC_REPLACE_GLOO and TORCH_UCC_AS_DEFAULT, and the same torch",
             )
         ]
     if rank == 0:
         return [
-            Finding("makers", NOTE, f"groups of CPU tensors are made by {_listed(makers)}", "none needed")
+            Finding(
+                "makers",
+                NOTE,
+                f"groups for CPU tensors are served {_listed(makers)}",
+                "nothing needs to be done",
+            )
         ]
     return []
 
 
 def _listed(makers: Mapping[str, str]) -> str:
-    return ", ".join(f"{maker} for {name}" for name, maker in makers.items())
+    return ", ".join(f"by {maker} if a program asks for {name}" for name, maker in makers.items())
 
 
 def _share(store: Store, what: str, rank: int, size: int, mine: Any, limit: timedelta) -> list[Any]:
@@ -120,8 +126,8 @@ def _try_to_connect(here: str, other: dict[str, Any]) -> list[Finding]:
             Finding(
                 "partly-cut-off",
                 COSTLY,
-                f"{here} reaches {other['host']} by some of its addresses, but not by {reasons}",
-                "if `torch-ucc plan` chooses another interface, all is well; else set UCX_NET_DEVICES",
+                f"{here} can connect to some addresses of {other['host']}, but not to {reasons}",
+                "set UCX_NET_DEVICES, unless `torch-ucc plan` already chooses another interface",
             )
         ]
     return [
@@ -129,7 +135,7 @@ def _try_to_connect(here: str, other: dict[str, Any]) -> list[Finding]:
             "cut-off",
             BROKEN,
             f"{here} cannot connect to {other['host']}: {reasons}",
-            "let the hosts connect to each other on any TCP port: look at firewalls and security groups",
+            "allow connections between the hosts on all TCP ports: look at firewalls and security groups",
         )
     ]
 
@@ -147,8 +153,9 @@ def collisions(rank: int, others: Sequence[Mapping[str, Any]]) -> list[Finding]:
             "pid-collision",
             BROKEN,
             f"ranks {here[each['pid']]} and {number} are in two containers of the machine of {mine['host']}, "
-            f"and both have the process id {each['pid']}: UCC would take them for one process",
-            "the ranks of a machine in one container, or in its pid namespace (--pid=host, hostPID: true)",
+            f"and both have the PID {each['pid']}: UCC would take them for one process",
+            "run all ranks of a machine in one container, or in the PID namespace of the machine "
+            "(docker: --pid=host; Kubernetes: hostPID: true)",
         )
         for number, each in enumerate(others)
         if each["id"] == mine["id"] and each["pid_namespace"] != mine["pid_namespace"] and each["pid"] in here
@@ -164,8 +171,9 @@ def _compare(rank: int, others: Sequence[dict[str, Any]], clocks: Sequence[float
             found[other["id"]] = Finding(
                 "clocks",
                 COSTLY,
-                f"the clock of {other['host']} is {ahead:.0f} s ahead of that of {others[rank]['host']}: "
-                "their logs cannot be compared",
-                "synchronise the clocks, with chrony or NTP",
+                f"the clock of {other['host']} is {ahead:.0f} s ahead of the clock of "
+                f"{others[rank]['host']}: "
+                "times in their logs cannot be compared",
+                "synchronise the clocks, for example with chrony",
             )
     return list(found.values())

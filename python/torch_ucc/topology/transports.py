@@ -67,7 +67,10 @@ def why_no_cma(host: Inventory) -> str:
     if "cma" not in host.ucx.modules:
         return "this UCX was built without cma"
     if limits.ptrace_scope == 3:
-        return "/proc/sys/kernel/yama/ptrace_scope is 3, which forbids it to everybody"
+        return (
+            "/proc/sys/kernel/yama/ptrace_scope is 3, which forbids every process to read the memory of "
+            "another one"
+        )
     if limits.ptrace_scope == 2 and not limits.may_ptrace_any:
         return "/proc/sys/kernel/yama/ptrace_scope is 2, and this process lacks CAP_SYS_PTRACE"
     return ""

@@ -250,13 +250,14 @@ def told_by_doctor(monkeypatch: pytest.MonkeyPatch, *replaced: str) -> list[str]
 
 
 def test_the_doctor_says_who_makes_which_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = "torch-ucc for ucc, torch-ucc for gloo, torch-ucc for no backend"
-    assert told_by_doctor(monkeypatch, "1", "1") == [f"note: groups of CPU tensors are made by {ours}", ""]
+    served = ", ".join(f"by {{}} if a program asks for {name}" for name in ("ucc", "gloo", "no backend"))
+    ours, mixed = served.format(*["torch-ucc"] * 3), served.format("torch-ucc", "torch", "torch")
+    assert told_by_doctor(monkeypatch, "1", "1") == [f"note: groups for CPU tensors are served {ours}", ""]
     first, second = told_by_doctor(monkeypatch, "0", "1")
-    assert first == (
-        "note: groups of CPU tensors are made by torch-ucc for ucc, torch for gloo, torch for no backend"
+    assert first == f"note: groups for CPU tensors are served {mixed}"
+    assert second.startswith(
+        f"broken: on rank 1, groups for CPU tensors are served {ours}, but on rank 0 {mixed}: "
     )
-    assert second.startswith(f"broken: rank 1 has groups made by {ours}, but rank 0 by ")
 
 
 def test_the_module_is_not_loaded_unless_asked_for() -> None:

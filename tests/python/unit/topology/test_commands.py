@@ -44,10 +44,11 @@ def test_distances_are_those_that_nvidia_smi_tells(capsys: pytest.CaptureFixture
 
 def test_a_tree_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "topo", "--replay", str(HERE / "machines" / "container.json"))[1]
-    assert "may use 4 CPUs (0-31, 4 of them by its control group)" in text
-    assert "interface eth0 (virtual) 10.244.1.7/24, 10 Gb/s, default route" in text
-    assert "/dev/shm: 64 MiB" in text and "locked memory: 64 KiB" in text
-    assert "fewer than two devices" in text
+    shown = [" ".join(line.split()) for line in text.splitlines()]
+    assert "usable 32 CPUs, 0-31; the cgroup allows the time of 4 CPUs" in shown
+    assert "interface eth0 up, virtual, 10 Gb/s, 10.244.1.7/24, default route" in shown
+    assert "/dev/shm 64 MiB, 64 MiB free" in shown and "locked memory at most 64 KiB" in shown
+    assert "fewer than two GPUs and RDMA devices" in text
     dgx = run(capsys, "topo", "--replay", str(DGX))[1]
     assert dgx.count("NVIDIA H100") == 8 and dgx.count(", 18 NVLinks") == 8 and "not connected" in dgx
 

@@ -48,7 +48,7 @@ PROVOKED = {
         "TORCH_UCC_X has no effect",
     ),
     "no-way": (Patient(HEALTHY.host, {"UCX_TLS": "rc"}), BROKEN, "UCX_TLS=rc on rank 0 .* no way to rank 1"),
-    "shadowed": (Patient(HEALTHY.host, torch_has_ucc=True), COSTLY, "backend of its own"),
+    "shadowed": (Patient(HEALTHY.host, torch_has_ucc=True), COSTLY, 'has its own "ucc" backend'),
     "no-driver": (Patient(machine("efa_vm")), COSTLY, r"rdmap0s21:1 \(EFA\) cannot be used: UCX 1.22.0"),
     "port-down": (Patient(machine("dgx_h100")), NOTE, "mlx5_8:1 is not connected"),
     "roce-gid": (
@@ -72,7 +72,7 @@ PROVOKED = {
         COSTLY,
         "ptrace_scope is 2, and this process lacks CAP_SYS_PTRACE",
     ),
-    "small-shm": (Patient(machine("container")), COSTLY, "/dev/shm has 64 MiB, which DataLoader's .* need$"),
+    "small-shm": (Patient(machine("container")), COSTLY, "/dev/shm has only 64 MiB, .* DataLoader workers$"),
     "few-files": (Patient(limited("small_vm", open_files=256)), COSTLY, "only 256 files"),
     "pid-namespace": (Patient(machine("container")), NOTE, "take both for one process"),
     "no-network": (Patient(machine("small_vm", interfaces=())), NOTE, "no network interface"),
@@ -81,7 +81,7 @@ PROVOKED = {
 
 def test_ucx_needs_dev_shm_where_it_has_no_other_memory() -> None:
     found = {each.name: each.what for each in examine(Patient(limited("container", sysv=False)))}
-    assert found["small-shm"].endswith(", and UCX if there is no memory of System V")
+    assert found["small-shm"].endswith("for UCX, because there is no System V shared memory")
 
 
 @pytest.mark.parametrize("name", PROVOKED)
@@ -128,7 +128,7 @@ def test_infiniband_and_a_ucx_without_verbs() -> None:
 
 def test_a_link_local_address_does_not_make_roce_reach_far() -> None:
     port = with_port("pcie_4gpu", link_layer="Ethernet", gid_types=())
-    assert ["none that leads out of its link" in each.what for each in examine(Patient(port))] == [True]
+    assert ["only link-local addresses" in each.what for each in examine(Patient(port))] == [True]
 
 
 @pytest.mark.parametrize(
