@@ -37,7 +37,9 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """A line for each row. Cells of a column start below each other; they may have styles."""
     widths = [max(len(plain(cell)) for cell in column) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(cell + " " * (width - len(plain(cell))) for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(
+            cell + " " * (width - len(plain(cell))) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
         for row in rows
     ]
 
