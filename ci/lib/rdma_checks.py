@@ -202,8 +202,8 @@ def commands(pair: Hosts) -> None:
         status, text = answers[0]
         show((name, "of the job"), status, text)
         expect(status == 0, f"{name} ended with status {status}")
-    expect("other host rc_verbs/rxe0:1" in text, "info does not say that rank 0 uses rc_verbs on rxe0:1")
-    expect("other host rc_verbs/rxe1:1" in text, "info does not say that rank 1 uses rc_verbs on rxe1:1")
+    expect("other host  rc_verbs/rxe0:1" in text, "info does not say that rank 0 uses rc_verbs on rxe0:1")
+    expect("other host  rc_verbs/rxe1:1" in text, "info does not say that rank 1 uses rc_verbs on rxe1:1")
 
 
 def on_one_host(

@@ -7,6 +7,7 @@ import json
 import sys
 
 from torch_ucc import config
+from torch_ucc._style import table
 
 
 def main(arguments: list[str]) -> int:
@@ -30,7 +31,5 @@ def main(arguments: list[str]) -> int:
     if asked.json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
         return 0
-    widths = [max(len(getattr(row, name)) for row in rows) for name in ("variable", "value")]
-    for row in rows:
-        print(f"{row.variable:<{widths[0]}}  {row.value:<{widths[1]}}  {row.source}")
+    print(table(("setting", "value", "source"), [(row.variable, row.value, row.source) for row in rows]))
     return 0

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from torch_ucc import config
+from torch_ucc._style import bold, table
 from torch_ucc.cli.arguments import as_setting
 from torch_ucc.cli.route import size_text
 from torch_ucc.topology.estimate import OPS, Estimate, Host, Network, estimates
@@ -110,7 +111,7 @@ def _sources(asked: argparse.Namespace) -> dict[str, str]:
     def source(name: str, otherwise: str) -> str:
         return otherwise if getattr(asked, name) is None else "given"
 
-    defaults = {"bandwidth": "the default", "latency": "the default", "cores": "of this host"}
+    defaults = {"bandwidth": "default", "latency": "default", "cores": "this host"}
     return {name: source(name, defaults.get(name, "measured here")) for name in _OPTIONS}
 
 
@@ -138,36 +139,39 @@ def text(
 ) -> str:
     of = f" of {size_text(size)}" if size else ""
     hosts = f"{team.hosts} host{'s' * (team.hosts > 1)} with {team.per_host} rank{'s' * (team.per_host > 1)}"
+    head = ["", *(f"{each.way}{' (chosen)' * each.is_taken}" for each in found)]
     rows: list[tuple[str, Sequence[str]]] = [
-        ("", [f"{each.way}{', taken' * each.is_taken}" for each in found]),
         ("time", [time_text(each.seconds) for each in found]),
-        ("  memory", [time_text(each.memory) for each in found]),
+        ("  copies and sums", [time_text(each.memory) for each in found]),
         ("  network", [time_text(each.network) for each in found]),
-        ("  steps", [time_text(each.steps) for each in found]),
-        ("a link carries", [amount_text(each.link_bytes) for each in found]),
-        ("a rank needs", [f"{amount_text(each.rank_bytes)} beside its tensors" for each in found]),
+        ("  latency", [time_text(each.steps) for each in found]),
+        ("busiest link carries", [amount_text(each.link_bytes) for each in found]),
+        ("extra memory of a rank", [amount_text(each.rank_bytes) for each in found]),
         ("steps", [f"{each.step_count} in {each.pieces} piece{'s' * (each.pieces > 1)}" for each in found]),
-        ("between hosts", [each.by or "nothing" for each in found]),
-    ]
-    widths = [max(len(row[1][i]) for row in rows) for i in range(len(found))]
-    table = [
-        f"  {name:<16}" + "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-        for name, cells in rows
+        ("UCC between hosts", [each.by or "not used" for each in found]),
     ]
     constants = (
-        ("copying", f"{host.copy / 1e9:.1f} GB/s by all ranks of a host together", sources["copy"]),
-        ("reducing", f"{host.reduce / 1e9:.1f} GB/s, of bytes that are read", sources["reduce"]),
-        ("TCP", f"{host.tcp / 1e9:.1f} GB/s, of bytes that its cores send and receive", sources["tcp"]),
-        ("a step on a host", time_text(host.step), sources["step"]),
+        ("copies", f"{host.copy / 1e9:.1f} GB/s, all ranks of a host together", sources["copy"]),
+        ("sums", f"{host.reduce / 1e9:.1f} GB/s of input, all ranks of a host together", sources["reduce"]),
+        ("TCP", f"{host.tcp / 1e9:.1f} GB/s sent and received by the cores of a host", sources["tcp"]),
+        ("step on a host", time_text(host.step), sources["step"]),
         ("cores of a host", f"{host.cores:g}", sources["cores"]),
-        ("bandwidth", f"{network.bandwidth * 8 / 1e9:g} Gbit/s each way", sources["bandwidth"]),
-        ("latency", time_text(network.latency), sources["latency"]),
+        (
+            "network bandwidth",
+            f"{network.bandwidth * 8 / 1e9:g} Gbit/s of a host, each way",
+            sources["bandwidth"],
+        ),
+        ("network latency", time_text(network.latency), sources["latency"]),
     )
-    lines = [f"{op}{of} on {hosts} each, an estimate:", *(row.rstrip() for row in table), ""]
+    lines = [
+        bold(f"Estimate of {op}{of} on {hosts} each"),
+        "",
+        table(head, [[name, *cells] for name, cells in rows]),
+        "",
+    ]
     if any(each.pieces > 1 for each in found):
-        lines += ["Pieces overlap, so memory, network and steps add up to more than the time.", ""]
-    lines += ["It is made from:", *(f"  {name:<18}{value} ({source})" for name, value, source in constants)]
-    return "\n".join(lines)
+        lines += ["Pieces overlap, so the time is less than the sum of its parts.", ""]
+    return "\n".join([*lines, table(("assumption", "value", "source"), constants)])
 
 
 def time_text(duration: float) -> str:

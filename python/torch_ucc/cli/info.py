@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from torch_ucc import config
+from torch_ucc._style import bold, red, table
 from torch_ucc.topology.explain import plan_text
 from torch_ucc.topology.job import Job, uniform
 from torch_ucc.topology.plan import Plan, make_plan
@@ -75,13 +76,13 @@ def _head(libraries: Mapping[str, Mapping[str, str]]) -> list[str]:
     import torch
 
     named = f"torch_ucc {version('torch-ucc')}, torch {torch.__version__}, Python {platform.python_version()}"
-    lines = [named, *(f"{name} {_library(each)}" for name, each in libraries.items())]
+    lines = [bold(named), *(f"{name} {_library(each)}" for name, each in libraries.items())]
     rows = [row for row in config.listing() if row.source != "default"]
     return [*lines, *(f"{row.variable}={row.value} ({row.source})" for row in rows)]
 
 
 def _library(each: Mapping[str, str]) -> str:
-    return f"{each['version']} from {each.get('from', 'nowhere known')} ({each.get('because', 'unknown')})"
+    return f"{each['version']} from {each.get('from', 'an unknown path')} ({each.get('because', 'unknown')})"
 
 
 def _body(job: Job, plan: Plan) -> str:
@@ -89,12 +90,12 @@ def _body(job: Job, plan: Plan) -> str:
 
 
 def truth(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What UCX chose on each rank, those together that are alike; and where it is not what the plan says."""
-    lines = ["", "What UCX chose, asked of it:"]
+    """What UCX chose on each rank, in one row for ranks that are alike; and what is not as the plan says."""
+    rows, problems = [], []
     for one, group in groupby(range(len(chosen)), key=lambda rank: chosen[rank]):
         ranks = list(group)
-        name = f"rank {ranks[0]}" + (f"-{ranks[-1]}" if len(ranks) > 1 else "")
-        ways = "; ".join(f"{peers} {', '.join(names)}" for peers, names in one["transports"].items())
-        lines.append(f"  {name}: {ways or 'there is no peer'}")
-        lines += [f"    not as planned: {text}" for text in one["differences"]]
-    return lines
+        name = f"{ranks[0]}" + (f"-{ranks[-1]}" if len(ranks) > 1 else "")
+        for peers, names in one["transports"].items() or [("none", [])]:
+            rows.append((name, peers, ", ".join(names)))
+        problems += [red(f"Not as planned on rank {name}: {text}") for text in one["differences"]]
+    return ["", bold("What UCX chose:"), table(("rank", "peers", "transports"), rows), *problems]

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
+from torch_ucc._style import bold, table
 from torch_ucc.topology.routes import Route
 
 _NO_LIMIT = "inf"
@@ -51,24 +52,23 @@ def report(op: str, size: int, as_data: bool) -> int:
 
 def text(route: Route) -> str:
     of = f" of {size_text(route.bytes)}" if route.bytes else ""
-    lines = [f"{route.op}{of} on {route.ranks} rank{'s' * (route.ranks > 1)}, asked by making it:"]
     pieces = len(route.collectives)
     cut = f", in {pieces} pieces" if pieces > 1 else ""
-    size = f" of {size_text(route.message_bytes)}" if route.message_bytes else ""
-    lines.append(f"  torch_ucc  by {route.way}{size}{cut}")
+    size = f", {size_text(route.message_bytes)} each" if route.message_bytes else ""
+    rows = [("torch-ucc", f"{route.op}{of}", f"{route.way}{size}{cut}")]
     for one, group in groupby(route.collectives):
         count = len(list(group))
         times = f"{count} x " if pieces > 1 else ""
         sizes = f" of {size_text(one.bytes)}" if one.bytes else ""
-        how = f": {one.algorithm}, which it takes for {one.range}" if one.algorithm else ""
-        lines.append(f"  UCC        {times}{one.name}{sizes} by {one.by}{how}")
-    for peers, rows in groupby(route.protocols, key=lambda row: row.peers):
-        named = f"  UCX        {peers}: "
-        for row in rows:
-            last = _NO_LIMIT if row.last is None else str(row.last)
-            lines.append(f"{named}{row.first}..{last} bytes {row.how} over {row.over}")
-            named = " " * len(named)
-    return "\n".join(lines)
+        how = f", algorithm {one.algorithm} (for {one.range} bytes)" if one.algorithm else ""
+        rows.append(("UCC", f"{times}{one.name}{sizes}", f"{one.by}{how}"))
+    for each in route.protocols:
+        last = _NO_LIMIT if each.last is None else str(each.last)
+        what = f"messages of {each.first}..{last} bytes"
+        rows.append((f"UCX, {each.peers}", what, f"{each.how} over {each.over}"))
+    ranks = f"{route.ranks} rank{'s' * (route.ranks > 1)}"
+    head = bold(f"{route.op}{of} on {ranks}, as it ran:")
+    return f"{head}\n\n{table(('layer', 'operation', 'path'), rows)}"
 
 
 def size_text(count: int) -> str:

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch_ucc._style import table
 from torch_ucc.tracing.records import Dump
-from torch_ucc.tracing.text import duration, size, table
+from torch_ucc.tracing.text import duration, size
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch_ucc._style import table
 from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.tracing import records
 from torch_ucc.tracing.calls import Step, shared, steps
 from torch_ucc.tracing.records import Dump, Record
-from torch_ucc.tracing.text import duration, size, table
+from torch_ucc.tracing.text import duration, size
 
 TIMEOUT = timedelta(minutes=2)
 

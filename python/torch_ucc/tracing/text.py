@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from torch_ucc._style import table
 from torch_ucc.tracing.iterations import Iteration
 from torch_ucc.tracing.timeline import Entry, Lateness, Use, lateness, uses
 
@@ -95,12 +96,3 @@ def _late(rows: Sequence[Lateness]) -> list[str]:
         return []
     told = [(f"rank {row.rank}", f"{row.times} of {row.operations}", duration(row.waited_ns)) for row in rows]
     return [table(("came last", "times", "the others waited"), told)]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [head, *rows]
-    ]
-    return "\n".join(lines)

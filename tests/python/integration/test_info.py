@@ -48,7 +48,7 @@ def test_it_shows_libraries_settings_plan_and_truth() -> None:
     assert re.search(r"^UCX [\d.]+ from /.*\(.*\)$", run.stdout, re.MULTILINE)
     assert "TORCH_UCC_SPIN=90us (environment variable TORCH_UCC_SPIN)" in run.stdout
     assert "2 ranks on 1 host:" in run.stdout and "Set by the user: UCX_TLS=tcp,self." in run.stdout
-    assert re.search(r"rank 0-1: same host tcp/\S+(, tcp/\S+)*$", run.stdout, re.MULTILINE), run.stdout
+    assert re.search(r"^0-1 +same host +tcp/\S+(, tcp/\S+)*$", run.stdout, re.MULTILINE), run.stdout
 
 
 def test_one_process_says_what_it_would_run_on() -> None:
@@ -59,8 +59,9 @@ def test_one_process_says_what_it_would_run_on() -> None:
 def test_a_difference_is_shown_beside_its_rank() -> None:
     same = {"transports": {"same host": ["sysv/memory"]}, "differences": []}
     other = {"transports": {"same host": ["tcp/lo"]}, "differences": ["same host: not so"]}
-    assert truth([same, same, other])[2:] == [
-        "  rank 0-1: same host sysv/memory",
-        "  rank 2: same host tcp/lo",
-        "    not as planned: same host: not so",
+    assert "\n".join(truth([same, same, other])).splitlines()[2:] == [
+        "rank  peers      transports",
+        "0-1   same host  sysv/memory",
+        "2     same host  tcp/lo",
+        "Not as planned on rank 2: same host: not so",
     ]

@@ -144,7 +144,8 @@ def test_the_command_starts_ranks_of_its_own() -> None:
     assert len(route["collectives"]) == 4
     status, said = plan("--op", "all_to_all_single", "--bytes", "64k")
     assert status == 0 and "all_to_all_single of 64 KiB on 2 ranks" in said
-    assert "by messages of 32 KiB" in said and re.search(r"UCX +same host: \d+\.\.(\d+|inf) bytes ", said)
+    assert "messages, 32 KiB each" in said
+    assert re.search(r"^UCX, same host +messages of \d+\.\.(\d+|inf) bytes ", said, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,11 @@ def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
 def test_the_command_prints_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
     job = ["--hosts", "1000", "--ranks-per-host", "8", "--op", "all_reduce", "--size", "64m"]
     status, told = plan(capsys, *job, *GIVEN)
-    assert status == 0 and told.startswith("all_reduce of 64 MiB on 1000 hosts with 8 ranks each")
-    assert "in levels, taken" in told and ONE_TEAM in told and "127.9 MiB" in told
-    assert "25 Gbit/s each way (the default)" in told and "1 us (given)" in told
+    assert status == 0 and told.startswith("Estimate of all_reduce of 64 MiB on 1000 hosts with 8 ranks each")
+    assert "in levels (chosen)" in told and ONE_TEAM in told and "127.9 MiB" in told
+    shown = [" ".join(line.split()) for line in told.splitlines()]
+    assert "network bandwidth 25 Gbit/s of a host, each way default" in shown
+    assert "step on a host 1 us given" in shown
 
 
 def test_the_command_gives_data(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,7 +258,7 @@ def test_the_command_follows_the_settings(
 ) -> None:
     monkeypatch.setenv("TORCH_UCC_LEVELS_FROM", "1g")
     job = ["--hosts", "2", "--ranks-per-host", "2", "--op", "broadcast", "--size", "1m"]
-    assert f"{ONE_TEAM}, taken" in plan(capsys, *job, *GIVEN)[1]
+    assert f"{ONE_TEAM} (chosen)" in plan(capsys, *job, *GIVEN)[1]
 
 
 @pytest.mark.parametrize(
