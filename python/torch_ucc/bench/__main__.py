@@ -333,10 +333,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(plan: Plan, args: argparse.Namespace) -> Bench:
-    """Runs the plan, with a progress bar: first the occasions, then the operations, one sweep after the
-    other. The Bench holds what was measured and what failed."""
+    """Runs the plan: first the occasions, then the operations, one sweep after the other. On a terminal it
+    shows a progress bar. The Bench holds what was measured and what failed."""
     total = plan.runs(args.repetitions)
-    with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr) as bar:
+    with tqdm(total=total, unit="run", leave=False, mininterval=0, file=sys.stderr, disable=None) as bar:
 
         def notice(text: str) -> None:
             bar.set_description(text, refresh=False)
@@ -400,12 +400,12 @@ def print_doubts(load: float, failures: list[str], left_out: list[str]) -> None:
 
 @contextlib.contextmanager
 def until_interrupted(bench: Bench) -> Iterator[None]:
-    """Whoever stops a long run, by Ctrl-C or SIGTERM, still gets what it has."""
+    """A run that Ctrl-C or SIGTERM stops still prints what it has measured."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        bench.failures.append("what is missing: the run was stopped")
+        bench.failures.append("the run was stopped before it was complete")
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -49,7 +49,9 @@ def main(arguments: list[str]) -> int:
     )
     asked = parser.parse_args(arguments)
     if "RANK" not in os.environ:
-        parser.error("it measures a job: start it as one, `torchrun ... -m torch_ucc tune --output FILE`")
+        parser.error(
+            "this command measures a job: start it as `torchrun ... -m torch_ucc tune --output FILE`"
+        )
     rank = int(os.environ["RANK"])
     if rank == 0 and not asked.output.absolute().parent.is_dir():
         parser.error(f"there is no folder {asked.output.absolute().parent}")
@@ -94,7 +96,7 @@ def _tune(output: Path, budget: float, recorded: workload.Workload | None) -> in
 
 
 class _Bar:
-    """Of the budget's seconds."""
+    """A progress bar of the budget's seconds, if stderr is a terminal."""
 
     def __init__(self, budget: float) -> None:
         self._budget, self._began, self._shown = budget, time.monotonic(), 0.0
@@ -106,7 +108,9 @@ class _Bar:
         except ImportError:  # of the extra "bench"
             return self
         style = "{l_bar}{bar}| {n:.0f}/{total:.0f} s"
-        self._bar = tqdm(total=self._budget, leave=False, mininterval=0, file=sys.stderr, bar_format=style)
+        self._bar = tqdm(
+            total=self._budget, leave=False, mininterval=0, file=sys.stderr, bar_format=style, disable=None
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

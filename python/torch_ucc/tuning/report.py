@@ -16,8 +16,8 @@ def head(seconds: float) -> list[str]:
     made_by = version("torch-ucc")
     return [
         f"Made by `torch-ucc tune` {made_by} in {seconds:.0f} s on {date}, for the topology below.",
-        f"{VARIABLE}=FILE applies it; what is set in the environment decides over it.",
-        "A gain is the default's time over the tuned one: the median, and between what it was.",
+        f"Set {VARIABLE}=FILE to apply it. Variables in the environment have priority over it.",
+        "A gain is the time with the default, divided by the time with the value: the median, and the range.",
         "",
     ]
 

@@ -617,6 +617,7 @@ class TestRuns:
         assert main(["--peers", "ucc,gloo", "--ranks", "2", "--ops", "all_reduce", "--repetitions", "5"]) == 1
         printed = capsys.readouterr()
         assert "3 us" in printed.out and "the run was stopped" in printed.err
+        assert "\r" not in printed.err, "a progress bar is for a terminal"
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_a_report_has_every_occasion_beside_gloo(
