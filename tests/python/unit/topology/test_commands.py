@@ -37,8 +37,8 @@ def test_distances_are_those_that_nvidia_smi_tells(capsys: pytest.CaptureFixture
     assert rows["GPU0"][columns.index("GPU7")] == "NV18" and rows["GPU0"][columns.index("GPU0")] == "X"
     assert rows["GPU5"][columns.index("mlx5_9")] == "PIX" == rows["mlx5_9"][columns.index("GPU5")]
     assert rows["GPU5"][columns.index("mlx5_6")] == "NODE" and rows["GPU5"][columns.index("mlx5_0")] == "SYS"
-    assert any(line.startswith("  NV#:") for line in lines) and not any(
-        line.startswith("  PXB:") for line in lines
+    assert any(line.startswith("  NV# ") for line in lines) and not any(
+        line.startswith("  PXB") for line in lines
     )
 
 

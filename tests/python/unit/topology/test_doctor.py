@@ -64,7 +64,7 @@ PROVOKED = {
     "older-library": (
         Patient(HEALTHY.host, built_with={"UCC": "1.9.0", "UCX": "1.23"}),
         COSTLY,
-        r"UCX 1\.22\.0 of \S+ is older than UCX 1\.23",
+        r"UCX 1\.22\.0 from \S+ is older than UCX 1\.23",
     ),
     "memlock": (Patient(limited("pcie_4gpu", memlock_bytes=65536)), COSTLY, "only 64 KiB"),
     "no-cma": (
