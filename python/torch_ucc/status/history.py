@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import struct
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch_ucc.status import job as jobs
 from torch_ucc.status import segment
-from torch_ucc.status.meter import Meter
-from torch_ucc.tracing.records import Dump
+from torch_ucc.status.meter import Meter, PrometheusFile
+from torch_ucc.tracing.records import Dump, Group
 
 SUFFIX = ".history"
 _BLOCK = struct.Struct("<4sII")
@@ -29,23 +32,85 @@ _FACTS, _SLOTS = 0, 1
 _SLOT = 128
 SHORTEST_S, LONGEST_S = 0.02, 1.0
 """Between two looks at a process. Meanwhile at most a quarter of its ring should be written."""
-METERED_S = 5.0
+REGULARLY_S = 2.0
+"""Between two searches for ranks that have started."""
+PUBLISHED_S = 5.0
+"""Between two times that counts are published."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this host that belongs to a job."""
+
+    pid: int
+    path: Path
+    """Of its memory."""
+    started_by: tuple[int | None, str]
+    """Its parent, and the name of its program."""
+    contexts: list[dict[str, Any]]
+
+    @property
+    def worlds(self) -> set[str]:
+        return {each["world"] for each in self.contexts}
+
+    @property
+    def rank(self) -> int:
+        """In the largest of its contexts."""
+        return int(max(self.contexts, key=lambda each: each["size"])["rank"])
+
+    def is_of_torchrun(self) -> bool:
+        try:
+            return b"TORCHELASTIC_RUN_ID=" in Path(f"/proc/{self.pid}/environ").read_bytes()
+        except OSError:
+            return False
+
+    def is_called(self, name: str) -> bool:
+        return name == str(self.pid) or name in {world[: jobs.NAME] for world in self.worlds}
+
+
+def processes(known: Sequence[int] = ()) -> Iterator[Process]:
+    """Those that are not known. One that has no group yet, or cannot be read, is left out."""
+    for pid, path in segment.processes():
+        if pid in known:
+            continue
+        with contextlib.suppress(segment.UnreadableError, OSError, ValueError, LookupError, struct.error):
+            with segment.Segment(pid, path) as reader:
+                facts, _ = segment.decode(reader.journal(), [])
+            contexts = [fact for key, fact in facts.items() if key.startswith("context/")]
+            program = facts.get("process", {}).get("program", "")
+            if contexts:
+                yield Process(pid, path, (segment.parent_of(pid), program), contexts)
+
+
+def by_job(found: Sequence[Process]) -> list[list[Process]]:
+    """Processes that share a world are of one job, and all worlds of a process are."""
+    made: list[tuple[set[str], list[Process]]] = []
+    for process in found:
+        worlds, members = process.worlds, [process]
+        for other in [each for each in made if each[0] & worlds]:
+            made.remove(other)
+            worlds, members = worlds | other[0], other[1] + members
+        made.append((worlds, members))
+    return [members for _, members in made]
 
 
 class Writer:
-    """The file of one rank. At most `limit` bytes are kept: the older half is dropped as a whole."""
+    """The file of one process. At most `limit` bytes are kept: the older half is dropped as a whole."""
 
-    def __init__(
-        self, reader: segment.Segment, path: Path, limit: int, rank: jobs.Rank, meter: Meter | None
-    ) -> None:
-        self._reader, self._path, self._limit, self._meter = reader, path, limit, meter
-        self._rank, self._context = rank.rank, rank.context
+    def __init__(self, reader: segment.Segment, path: Path, limit: int, meters: Sequence[Meter]) -> None:
+        self._reader, self._path, self._limit, self._meters = reader, path, limit, meters
         path.with_suffix(".older" + SUFFIX).unlink(missing_ok=True)  # of another recording
         self._file = path.open("wb")
         self._waiting: set[int] = set()
-        self._facts = ""
-        self._next = max(1, reader.last - reader.capacity + 1)
+        self._facts = self._names = ""
+        self._contexts: dict[int, tuple[str, int, dict[int, Group]]] = {}
+        """World, rank and groups by number. What has been closed stays: its last operations come later."""
+        self._next = max(1, self._reader.last - self._reader.capacity + 1)
         self.lost = 0
+
+    @property
+    def worlds(self) -> set[str]:
+        return {world for world, _, _ in self._contexts.values()}
 
     def take(self) -> float:
         """Writes what is new. Returns which part of a quarter of the ring that was."""
@@ -53,14 +118,17 @@ class Writer:
         if facts != self._facts:
             self._facts = facts
             self._write(_FACTS, facts.encode())
+            self._learn()
         first, waited = self._next, len(self._waiting)
         slots, self._next = self._reader.since(first, self._waiting)
         self.lost += self._next - first + waited - len(slots) - len(self._waiting)
         if slots:
             self._write(_SLOTS, b"".join(slots))
-        if self._meter is not None:
-            known, records = segment.decode(facts, slots)
-            self._meter.see(self._rank, jobs.groups_in(known, self._context), records)
+        if self._meters:
+            _, records = segment.decode(self._names, slots)
+            for meter in self._meters:
+                for context in self._contexts.values():
+                    meter.see(*context, records)
         if self._file.tell() > self._limit // 2:
             self._file.close()
             self._path.replace(self._path.with_suffix(".older" + SUFFIX))
@@ -75,14 +143,109 @@ class Writer:
         self._file.close()
         self._reader.close()
 
+    def _learn(self) -> None:
+        """The names and contexts in the facts."""
+        known, _ = segment.decode(self._facts, [])
+        self._names = next((line for line in self._facts.split("\n") if line.startswith("names\t")), "")
+        for key, context in known.items():
+            if key.startswith("context/"):
+                number = context["number"]
+                _, _, before = self._contexts.get(number, ("", 0, {}))
+                groups = {**before, **jobs.groups_in(known, number)}
+                self._contexts[number] = context["world"], context["rank"], groups
+                for meter in self._meters:
+                    meter.joins(context["world"], context["rank"])
+
     def _write(self, kind: int, data: bytes) -> None:
         packed = zlib.compress(data, 1)
         self._file.write(_BLOCK.pack(_MAGIC, len(packed), kind) + packed)
 
 
+class Recorder:
+    """Keeps the files of all processes of one job on this host, also of those that start later.
+
+    The first file of each rank is in `folder`. A process that takes the rank of one that has ended gets its
+    file in `folder`/2, and so on: each folder holds one start of the job.
+    """
+
+    def __init__(self, folder: Path, limit: int, meters: Sequence[Meter] = ()) -> None:
+        self._folder, self._limit, self._meters = folder, limit, meters
+        self.writers: dict[int, Writer] = {}
+        self._start: dict[str, int] = {}
+        """Of each world: the start of the job, counted from 1, to which it belongs."""
+        self._taken: dict[tuple[int, int], int] = {}
+        """By start and rank: the pid."""
+        self._starters: set[tuple[int | None, str]] = set()
+        self._agents: set[int] = set()
+        self.lost = 0
+
+    def add(self, process: Process) -> None:
+        known = [self._start[world] for world in process.worlds if world in self._start]
+        start = min(known) if known else max(self._start.values(), default=0) + 1
+        while (start, process.rank) in self._taken:
+            start += 1
+        try:
+            reader = segment.Segment(process.pid, process.path)
+        except (segment.UnreadableError, OSError):  # it has ended
+            return
+        folder = self._folder if start == 1 else self._folder / str(start)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"rank{process.rank}{SUFFIX}"
+        self.writers[process.pid] = Writer(reader, path, self._limit, self._meters)
+        self._taken[start, process.rank] = process.pid
+        self._starters.add(process.started_by)
+        parent, _ = process.started_by
+        if parent is not None and process.is_of_torchrun():
+            self._agents.add(parent)
+        for world in process.worlds:
+            self._start.setdefault(world, start)
+
+    def search(self) -> None:
+        """Adds processes that have joined the job, and those that its launcher has started since."""
+        for (start, _), pid in self._taken.items():
+            if pid in self.writers:
+                for world in self.writers[pid].worlds:
+                    self._start.setdefault(world, start)
+        for process in processes([*self.writers]):
+            if process.worlds & self._start.keys() or process.started_by in self._starters:
+                self.add(process)
+
+    def look(self) -> float:
+        """Returns the largest part of a quarter of its ring that any process has written."""
+        busiest = 0.0
+        for pid, writer in list(self.writers.items()):
+            lives = segment.is_alive(pid)  # before the look: the mapping outlives the process
+            # If it was stopped while it wrote, the next look will do
+            with contextlib.suppress(segment.UnreadableError):
+                busiest = max(busiest, writer.take())
+            if not lives:
+                self._end(pid)
+        return busiest
+
+    def may_go_on(self) -> bool:
+        """Whether a rank lives, or an agent of torchrun that may start the ranks again."""
+        return bool(self.writers) or any(segment.is_alive(pid) for pid in self._agents)
+
+    def publish(self) -> None:
+        for meter in self._meters:
+            meter.publish()
+
+    def close(self) -> None:
+        self.look()
+        for pid in list(self.writers):
+            self._end(pid)
+        for meter in self._meters:
+            meter.close()
+
+    def _end(self, pid: int) -> None:
+        writer = self.writers.pop(pid)
+        writer.close()
+        self.lost += writer.lost
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc record", description=__doc__)
-    parser.add_argument("folder", type=Path, help="the folder for the files, rank<N>.history")
+    parser.add_argument("folder", type=Path, nargs="?", help="the folder for the files, rank<N>.history")
     parser.add_argument(
         "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several jobs run"
     )
@@ -96,62 +259,79 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--prometheus", type=Path, metavar="FILE", help="also write counters to FILE, every 5 s"
     )
+    parser.add_argument(
+        "--opentelemetry",
+        action="store_true",
+        help="also export counters by the SDK of OpenTelemetry, as its OTEL_ variables say",
+    )
+    parser.add_argument(
+        "--dashboard", action="store_true", help="only print a dashboard of these counters, for Grafana"
+    )
     parser.add_argument("--seconds", type=float, help="stop after this time; default: when the job ends")
     asked = parser.parse_args(arguments)
-    found = [each for each in jobs.jobs(0, ask_others=False) if not asked.job or each.is_called(asked.job)]
+    if asked.dashboard:
+        print(Path(__file__).with_name("dashboard.json").read_text(), end="")
+        return 0
+    if asked.folder is None:
+        parser.error("the folder is missing")
+    found = [
+        members
+        for members in by_job(list(processes()))
+        if not asked.job or any(each.is_called(asked.job) for each in members)
+    ]
     if len(found) != 1:
         what = "no such job runs on this host" if not found else "several jobs run: name one"
         print(f"torch-ucc record: {what} (torch-ucc status lists them)", file=sys.stderr)
         return 2
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    lost = record(found[0], asked.folder, asked.limit << 20, asked.seconds, asked.prometheus)
-    if lost:
-        print(f"{lost} operations were lost: they came faster than they could be read")
+    try:
+        recorder = Recorder(asked.folder, asked.limit << 20, _meters(asked))
+    except (ImportError, LookupError) as error:
+        print(f"torch-ucc record: {error}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for process in found[0]:
+        recorder.add(process)
+    record(recorder, asked.seconds)
+    if recorder.lost:
+        print(f"{recorder.lost} operations were lost: they came faster than they could be read")
     return 0
 
 
-def record(
-    job: jobs.Job, folder: Path, limit: int, seconds: float | None = None, prometheus: Path | None = None
-) -> int:
-    """Until the ranks of this host have ended, or Ctrl-C. Returns how many operations were lost."""
-    paths = dict(segment.processes())
-    writers = {}
-    meter = Meter(rank.rank for rank in job.ranks.values() if rank.process.here) if prometheus else None
-    told = time.monotonic()
-    for rank in job.ranks.values():
-        if rank.process.here and rank.pid in paths:
-            reader = segment.Segment(rank.pid, paths[rank.pid])
-            writers[rank.pid] = Writer(reader, folder / f"rank{rank.rank}{SUFFIX}", limit, rank, meter)
-    pause, lost = SHORTEST_S, 0
-    until = time.monotonic() + seconds if seconds else None
+def _meters(asked: argparse.Namespace) -> list[Meter]:
+    """Raises ImportError or LookupError if OpenTelemetry or its exporter is not installed."""
+    meters: list[Meter] = []
+    if asked.prometheus:
+        meters.append(PrometheusFile(asked.prometheus))
+    if asked.opentelemetry:
+        try:
+            from torch_ucc.status import otel
+        except ImportError as error:
+            raise ImportError(f"{error}: `pip install opentelemetry-sdk`") from error
+        meters.append(otel.OpenTelemetry([*otel.readers()]))
+    return meters
+
+
+def record(recorder: Recorder, seconds: float | None = None) -> None:
+    """Until the job has ended, Ctrl-C, or so many seconds have passed."""
+    pause = SHORTEST_S
+    now = searched = published = time.monotonic()
+    until = now + seconds if seconds else None
     try:
-        while writers and (until is None or time.monotonic() < until):
+        while recorder.may_go_on() and (until is None or now < until):
             time.sleep(pause)
-            busiest = 0.0
-            for pid, writer in list(writers.items()):
-                lives = segment.is_alive(pid)  # before the look: the mapping outlives the process
-                # If it was stopped while it wrote, the next look will do
-                with contextlib.suppress(segment.UnreadableError):
-                    busiest = max(busiest, writer.take())
-                if not lives:
-                    lost += writer.lost
-                    writer.close()
-                    del writers[pid]
-            if meter is not None and prometheus is not None and time.monotonic() - told > METERED_S:
-                told = time.monotonic()
-                meter.write(prometheus)
+            busiest = recorder.look()
+            now = time.monotonic()
+            if now - searched > REGULARLY_S:
+                searched = now
+                recorder.search()
+            if now - published > PUBLISHED_S:
+                published = now
+                recorder.publish()
             pause = min(LONGEST_S, max(SHORTEST_S, pause / busiest if busiest else 2 * pause))
     except KeyboardInterrupt:
         pass
     finally:
-        for writer in writers.values():
-            with contextlib.suppress(segment.UnreadableError):
-                writer.take()
-            lost += writer.lost
-            writer.close()
-        if meter is not None and prometheus is not None:
-            meter.write(prometheus)
-    return lost
+        recorder.close()
 
 
 def read(path: Path) -> Dump:
@@ -168,12 +348,13 @@ def read(path: Path) -> Dump:
     facts, records = segment.decode(journal, slots)
     seen_ns = max((max(each.issued_ns, each.ended_ns) for each in records), default=0)
     process = segment.Process(0, "0 (x) X", seen_ns, False, facts, records)
-    found = jobs.assemble([process])
-    if not found:
+    ranks = [rank for job in jobs.assemble([process]) for rank in job.ranks.values()]
+    if not ranks:
         raise ValueError("it names no job")
-    # A process may have been in several jobs: the one in which it did most
-    ranks = [rank for job in found for rank in job.ranks.values()]
-    return max(ranks, key=lambda rank: len(rank.records)).dump("trace")
+    # Its rank may have changed: the one with which it did most, in all contexts where it had that
+    main = max(ranks, key=lambda rank: len(rank.records))
+    contexts = [each.context for each in ranks if each.rank == main.rank]
+    return replace(main, groups=jobs.groups_in(facts, *contexts)).dump("trace")
 
 
 def _blocks(file: Path) -> Iterator[tuple[int, bytes]]:

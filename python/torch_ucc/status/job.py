@@ -15,6 +15,9 @@ from torch_ucc.status import doors, segment
 from torch_ucc.status.segment import Process
 from torch_ucc.tracing.records import Dump, Group, Record, groups_of
 
+NAME = 8
+"""Characters of a world that name the job."""
+
 _STATES = {"R": "runs", "S": "sleeps", "D": "waits for a device", "T": "is stopped", "t": "is being debugged"}
 
 
@@ -110,7 +113,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return self.world[:8]
+        return self.world[:NAME]
 
     def is_called(self, name: str) -> bool:
         return self.name == name or any(str(rank.pid) == name for rank in self.ranks.values())
@@ -175,12 +178,12 @@ def add(found: dict[str, Job], process: Process, context: dict[str, Any]) -> Non
         job.gone.setdefault(each["rank"], each["what"])
 
 
-def groups_in(facts: Mapping[str, Any], context: int) -> dict[int, Group]:
-    """The groups of one context, by number."""
+def groups_in(facts: Mapping[str, Any], *contexts: int) -> dict[int, Group]:
+    """The groups of these contexts, by number."""
     rows = [
         {**fact, "ranks": tuple(runs(fact["ranks"]))}
         for key, fact in facts.items()
-        if key.startswith("group/") and fact["context"] == context
+        if key.startswith("group/") and fact["context"] in contexts
     ]
     return groups_of(sorted(rows, key=lambda each: each["number"]))
 

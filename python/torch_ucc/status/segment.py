@@ -86,6 +86,12 @@ def is_alive(pid: int) -> bool:
     return stat is not None and _fields(stat)[0] not in "ZX"
 
 
+def parent_of(pid: int) -> int | None:
+    """None if there is no such process."""
+    stat = stat_of(pid)
+    return None if stat is None else int(_fields(stat)[1])
+
+
 def seconds_used(pid: int) -> float | None:
     """Of all cores, since the process began; None if there is no such process."""
     stat = stat_of(pid)
