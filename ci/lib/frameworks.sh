@@ -37,6 +37,8 @@ declare -A framework_programs=(
   [torchft]="torchft torchft_hsdp"
   [vllm]="vllm vllm_pipeline vllm_hosts vllm_hosts_pipeline vllm_weight_update"
 )
+# Programs that measure a framework by themselves: tests/frameworks/PROGRAM.py.
+declare -A framework_benches=([vllm]="bench_vllm")
 # For frameworks that refuse the name ucc: files of tests/frameworks/patches, PACKAGE-VERSION, that change installed packages.
 declare -A framework_patches=(
   [accelerate]="accelerate-1.15.0"

@@ -3,12 +3,14 @@
 `cases.py NAME` prints the cases of a framework, one a line, and behind a case that repeats another one the
 name of the other one. It prints an empty line for a program that is not in the table and takes no case.
 `cases.py NAME /CASE` prints one case, after the one that it repeats.
+With --times it knows only the cases that ci/integration --times measures: those with nothing but a sharding.
 
 This file imports nothing that has to be installed, because ci/integration reads it outside of environments.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import dataclass
 
@@ -74,8 +76,15 @@ CASES: dict[str, dict[str, Case]] = {
 
 
 def main() -> None:
-    name, wanted = sys.argv[1], "".join(sys.argv[2:]).removeprefix("/")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("wanted", nargs="?", default="")
+    parser.add_argument("--times", action="store_true")
+    asked = parser.parse_args()
+    name, wanted = asked.name, asked.wanted.removeprefix("/")
     cases = CASES.get(name, {})
+    if asked.times:
+        cases = {each: case for each, case in cases.items() if case == Case(sharding=case.sharding)}
     if not wanted:
         print("\n".join(f"{each} {case.resumes}" for each, case in cases.items()))
         return

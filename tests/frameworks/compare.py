@@ -39,18 +39,23 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     return found
 
 
-def what_is_wrong(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+def wrong_ways(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     wrong = []
     if not 2 <= ours["ranks"] == theirs["ranks"]:
         wrong.append(f"{ours['ranks']} ranks are compared with {theirs['ranks']} ranks over gloo")
     for result, maker in ((ours, "UccBackend"), (theirs, "ProcessGroupGloo")):
-        backend = result["backend"]
         if result["made_by"] != maker:
             wrong.append(f"the ranks ran over {result['made_by']}, not over {maker}")
+    return wrong
+
+
+def what_is_wrong(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    wrong = wrong_ways(ours, theirs)
+    for result in (ours, theirs):
         quarter = max(1, len(result["losses"]) // 4)
         first, last = sum(result["losses"][:quarter]), sum(result["losses"][-quarter:])
         if result["losses"] and not last < 0.8 * first:
-            wrong.append(f"nothing was learned over {backend}: the losses are {result['losses']}")
+            wrong.append(f"nothing was learned over {result['backend']}: the losses are {result['losses']}")
     return wrong + differences(ours, theirs)
 
 

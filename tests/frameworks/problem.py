@@ -3,11 +3,19 @@
 A program is started as `PROGRAM BACKEND RESULT`, on each rank; rank 0 writes RESULT. BACKEND is ucc or gloo.
 With gloo, a program makes its group as it would without torch-ucc, which may replace gloo in its processes.
 A program that cases.py has several cases for is started as `PROGRAM BACKEND RESULT CASE`.
+
+With TRAIN_TIMED=1 in the environment a program measures the time of a step: networks are larger, there are
+more steps, and the result has the median time from the end of one step of an optimizer to the next.
 """
 
 from __future__ import annotations
 
+import gc
+import itertools
+import os
+import statistics
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,14 +24,21 @@ import torch.distributed as dist
 from cases import CASES, Case
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import TensorDataset
 
-WIDTH = 16
-SAMPLES = 256  # over all ranks
+TIMED = os.environ.get("TRAIN_TIMED") == "1"
+WIDTH, HIDDEN = (256, 8192) if TIMED else (16, 64)  # timed: 8.4 MB of gradients
+LONGER = 8 if TIMED else 1  # times as many steps
+SAMPLES = 256 * LONGER  # over all ranks
 BATCH = 16  # per rank
 EPOCHS = 3
 EPOCHS_BEFORE = 1  # the checkpoint of a training that resumes
-LEARNING_RATE = 0.05
+LEARNING_RATE = 3.2 / HIDDEN
+
+ends_of_steps: list[float] = []
+if TIMED:
+    register_optimizer_step_post_hook(lambda *_: ends_of_steps.append(time.perf_counter()))
 
 
 def arguments() -> tuple[str, Path]:
@@ -44,7 +59,7 @@ def arguments_for(framework: str) -> tuple[str, Path, Case]:
 def network(seed: int = 0) -> nn.Module:
     """The network that learns. A network that is to load a checkpoint has another seed."""
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 1))
+    return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
 
 
 def data(dtype: torch.dtype = torch.float32) -> TensorDataset:
@@ -73,6 +88,16 @@ def save(path: Path, losses: Sequence[float], model: nn.Module) -> None:
         write(path, losses, weights, dist.get_backend(), made_by(), dist.get_world_size())
 
 
+def destroy_group() -> None:
+    """Destroys the default group after a training whose objects nothing but cycles refers to.
+
+    Threads of gloo end only with the last object that keeps the group. If they outlive the interpreter, some
+    runs end with SIGABRT.
+    """
+    gc.collect()
+    dist.destroy_process_group()
+
+
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """Copies of all weights. If the ranks share a weight out, all of them have to call this."""
     return {
@@ -89,8 +114,11 @@ def write(
     maker: str,
     ranks: int,
 ) -> None:
-    """What compare.py reads. For a program without torch's default group; others call `save`."""
+    """What compare.py and times.py read. For a program without torch's default group; others call `save`."""
     result = {"backend": backend, "made_by": maker, "ranks": ranks}
+    if TIMED:
+        assert len(ends_of_steps) == len(losses), f"{len(ends_of_steps)} steps, and {len(losses)} losses"
+        result["step"] = statistics.median(end - start for start, end in itertools.pairwise(ends_of_steps))
     torch.save({**result, "losses": [*losses], "weights": weights}, path)
 
 

@@ -21,7 +21,8 @@ from torch import nn
 
 VOCABULARY = 64
 LENGTH = 16
-STEPS = 24
+HIDDEN = 256 if problem.TIMED else 32
+STEPS = 24 * problem.LONGER
 
 
 class AttentionOfTorch(nn.Module):
@@ -42,7 +43,7 @@ def network() -> GPTModel:
     torch.manual_seed(0)  # every rank makes all weights and takes its part
     config = TransformerConfig(
         num_layers=2,
-        hidden_size=32,
+        hidden_size=HIDDEN,
         num_attention_heads=4,
         tensor_model_parallel_size=dist.get_world_size(),
         use_cpu_initialization=True,

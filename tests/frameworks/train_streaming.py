@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 WORKERS = 2  # of each rank
-SHARD = 2**12  # bytes
+SHARD = 256 * problem.WIDTH  # bytes
 
 
 def import_streaming() -> Any:

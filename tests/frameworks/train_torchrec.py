@@ -6,7 +6,6 @@ by rows needs reduce_scatter as well.
 
 from __future__ import annotations
 
-import gc
 import itertools
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 ROWS = 30
-WIDTH = 8
+WIDTH, BATCH = (128, 512) if problem.TIMED else (8, problem.BATCH)
 SHARDING = {"by_rows": row_wise(), "on_rank_0": table_wise(rank=0), "on_rank_1": table_wise(rank=1)}
 FEATURES = [f"feature_{table}" for table in SHARDING]
-STEPS = 24
+STEPS = 24 * problem.LONGER
 PICKED = 3  # rows of each table for a sample, at most
 
 
@@ -52,10 +51,10 @@ class Ranking(nn.Module):
 def batch(step: int, rank: int) -> tuple[KeyedJaggedTensor, torch.Tensor]:
     """Which rows a sample picks from each table. The target is their mean number."""
     random = torch.Generator().manual_seed(2 * step + rank)
-    lengths = torch.randint(1, PICKED + 1, (len(FEATURES) * problem.BATCH,), generator=random)
+    lengths = torch.randint(1, PICKED + 1, (len(FEATURES) * BATCH,), generator=random)
     rows = torch.randint(ROWS, (int(lengths.sum()),), generator=random)
     means = torch.stack([each.float().mean() for each in rows.split(lengths.tolist())])
-    targets = means.view(len(FEATURES), problem.BATCH).mean(dim=0) / ROWS
+    targets = means.view(len(FEATURES), BATCH).mean(dim=0) / ROWS
     return KeyedJaggedTensor(keys=FEATURES, values=rows, lengths=lengths), targets
 
 
@@ -91,8 +90,7 @@ def train(result: Path) -> None:
     dense = [weight for name, weight in parallel.named_parameters() if "dense" in name]
     optimizer = torch.optim.SGD(dense, lr=problem.LEARNING_RATE)
     losses = []
-    for step in range(STEPS):
-        picked, targets = batch(step, dist.get_rank())
+    for picked, targets in [batch(step, dist.get_rank()) for step in range(STEPS)]:
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(parallel(picked), targets)
         loss.backward()
@@ -107,8 +105,7 @@ def main() -> None:
     backend, result = problem.arguments()
     dist.init_process_group(backend)
     train(result)
-    gc.collect()  # otherwise the tables keep the group, and some runs over gloo end with SIGABRT
-    dist.destroy_process_group()
+    problem.destroy_group()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""How much faster a training steps over ucc: `times.py TITLE GLOO UCC [GLOO UCC]...`, results of turns.
+
+Prints a row of a table: the median, the least and the most of the turns. A ratio is of one turn. Status 1 if
+the two results of a turn differ in more than their time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+
+import torch
+from compare import differences, wrong_ways
+
+
+def span(values: Sequence[float], digits: int) -> str:
+    median, least, most = statistics.median(values), min(values), max(values)
+    return f"{median:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
+
+
+def main() -> int:
+    title, *paths = sys.argv[1:]
+    results = [torch.load(path) for path in paths]
+    turns = [*zip(results[::2], results[1::2], strict=True)]
+    wrong = [line for gloo, ucc in turns for line in wrong_ways(ucc, gloo) + differences(ucc, gloo)]
+    for line in wrong:
+        print(f"{title}: {line}")
+    if wrong:
+        return 1
+    steps = [span([1000 * each["step"] for each in over], 1) for over in zip(*turns, strict=True)]
+    ratio = span([gloo["step"] / ucc["step"] for gloo, ucc in turns], 2)
+    print("|", " | ".join([title, *steps, ratio]), "|")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
