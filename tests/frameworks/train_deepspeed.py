@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import deepspeed
 import problem
 import torch
@@ -20,7 +22,10 @@ def engine_for(case: Case, seed: int) -> deepspeed.DeepSpeedEngine:
         optimizer=torch.optim.SGD(network.parameters(), lr=problem.LEARNING_RATE, momentum=0.9),
         config={
             "train_micro_batch_size_per_gpu": problem.BATCH,
-            "zero_optimization": {"stage": int(case.sharding.removeprefix("zero"))},
+            "zero_optimization": {
+                "stage": int(case.sharding.removeprefix("zero")),
+                "stage3_param_persistence_threshold": 0,  # stage 3 shares out small weights, too
+            },
             "zero_allow_untested_optimizer": True,
             "bf16": {"enabled": case.precision == "bfloat16"},
         },
@@ -28,8 +33,7 @@ def engine_for(case: Case, seed: int) -> deepspeed.DeepSpeedEngine:
     return engine
 
 
-def main() -> None:
-    backend, result, case = problem.arguments_for("deepspeed")
+def train(backend: str, result: Path, case: Case) -> None:
     deepspeed.init_distributed(dist_backend=backend)
     training = problem.data(torch.bfloat16 if case.precision == "bfloat16" else torch.float32)
     sampler = DistributedSampler(training, seed=0)
@@ -55,6 +59,11 @@ def main() -> None:
     if dist.get_rank() == 0:
         problem.write(result, losses, weights, dist.get_backend(), problem.made_by(), dist.get_world_size())
     engine.destroy()
+
+
+def main() -> None:
+    train(*problem.arguments_for("deepspeed"))
+    problem.destroy_group()
 
 
 if __name__ == "__main__":
