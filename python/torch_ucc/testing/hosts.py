@@ -33,7 +33,7 @@ from torch_ucc.testing import running, stacks
 
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # ip(8) is not on everybody's
 _ENV = {**os.environ, "PATH": _PATH}
-_NETWORK = "10.77.0"
+_NETWORK = "10.77.0"  # of the first cable; the second is on 10.78.0, and so on
 _SWITCH = f"{_NETWORK}.254"
 _HOST = ("--net", "--mount", "--ipc", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 _MAKE_HOST = """
@@ -65,14 +65,17 @@ def why_not() -> str | None:
 
 
 @contextlib.contextmanager
-def hosts(count: int, clocks_ahead: Sequence[int] | None = None, rate: str = "") -> Iterator[Hosts]:
+def hosts(
+    count: int, clocks_ahead: Sequence[int] | None = None, rate: str = "", cables: int = 1
+) -> Iterator[Hosts]:
     """`count` hosts, named host0 and so on, joined by a switch. They know each other by name.
 
     `clocks_ahead`: by how many seconds the steady clock of each is ahead of this machine's. Those of real
-    hosts differ by when they started. `rate`: what each may send, as tc(8) writes it, "4gbit"; else as much
-    as the machine can copy.
+    hosts differ by when they started. `rate`: what each may send over a cable, as tc(8) writes it, "4gbit";
+    else as much as the machine can copy. `cables`: how many each host has, to a switch and a network of its
+    own each: eth0, eth1 and so on. The store and the names of the hosts are on the network of eth0.
     """
-    addresses = {f"host{i}": f"{_NETWORK}.{i + 1}" for i in range(count)}
+    addresses = {f"host{i}": _address(i) for i in range(count)}
     names = "".join(
         f"{address} {name}\n"
         for name, address in {"localhost": "127.0.0.1", "switch": _SWITCH, **addresses}.items()
@@ -80,25 +83,45 @@ def hosts(count: int, clocks_ahead: Sequence[int] | None = None, rate: str = "")
     with contextlib.ExitStack() as stack:
         switch = stack.enter_context(_Namespaces("", "--net"))
         switch.ip(
-            # An address of its own: otherwise it would take one of its ports', and change when they change.
-            "link add name switch address 02:00:00:00:00:01 type bridge",
-            f"addr add {_SWITCH}/24 dev switch",
-            "link set dev switch up",
+            # Addresses of their own: otherwise they would take those of ports, and change when ports change.
+            *(
+                f"link add name {_bridge(cable)} address 02:00:00:00:00:{cable + 1:02x} type bridge"
+                for cable in range(cables)
+            ),
+            f"addr add {_SWITCH}/24 dev {_bridge(0)}",
+            *(f"link set dev {_bridge(cable)} up" for cable in range(cables)),
             "link set dev lo up",
         )
         made = []
-        for i, (name, address) in enumerate(addresses.items()):
+        for i, name in enumerate(addresses):
             clock = ("--time", f"--monotonic={clocks_ahead[i]}") if clocks_ahead else ()
             host = stack.enter_context(_Namespaces(_MAKE_HOST, *_HOST, *clock, arguments=(name, names)))
-            switch.ip(
-                f"link add name {name} master switch type veth peer name eth0 netns {host.pid}",
-                f"link set dev {name} up",
-            )
-            host.ip(f"addr add {address}/24 dev eth0", "link set dev eth0 up", "link set dev lo up")
-            if rate:
-                host.tc(f"qdisc add dev eth0 root tbf rate {rate} burst 256kb latency 20ms")
+            host.ip("link set dev lo up")
+            for cable in range(cables):
+                bridge, port, end = _bridge(cable), _port(i, cable), f"eth{cable}"
+                switch.ip(
+                    f"link add name {port} master {bridge} type veth peer name {end} netns {host.pid}",
+                    f"link set dev {port} up",
+                )
+                host.ip(f"addr add {_address(i, cable)}/24 dev {end}", f"link set dev {end} up")
+                if rate:
+                    host.limit(rate, end)
             made.append(host)
         yield Hosts(switch, made)
+
+
+def _address(i: int, cable: int = 0) -> str:
+    first, second, third = map(int, _NETWORK.split("."))
+    return f"{first}.{second + cable}.{third}.{i + 1}"
+
+
+def _bridge(cable: int) -> str:
+    return f"switch{cable or ''}"
+
+
+def _port(i: int, cable: int) -> str:
+    """At the switch."""
+    return f"host{i}" + (f".{cable}" if cable else "")
 
 
 class Hosts:
@@ -118,8 +141,8 @@ class Hosts:
         """A process of host i, for `continue_at`."""
         return self._hosts[i].pid
 
-    def address(self, i: int) -> str:
-        return f"{_NETWORK}.{i + 1}"
+    def address(self, i: int, cable: int = 0) -> str:
+        return _address(i, cable)
 
     def at(self, i: int) -> list[str]:
         """What precedes a command to run it on host i, in its root folder."""
@@ -137,13 +160,23 @@ class Hosts:
         with self._switch.network_entered():
             return TCPStore(_SWITCH, 0, is_master=True, wait_for_workers=False)
 
-    def cut(self, i: int) -> None:
-        """Whatever host i and the others send each other is lost, without an answer; its link stays up."""
-        self._switch.ip(f"link set dev host{i} nomaster")
+    def cut(self, i: int, cable: int = 0) -> None:
+        """Whatever host i and the others send each other over this cable is lost, without an answer; its link
+        stays up."""
+        self._switch.ip(f"link set dev {_port(i, cable)} nomaster")
 
-    def heal(self, i: int) -> None:
+    def heal(self, i: int, cable: int = 0) -> None:
         """Undo `cut`."""
-        self._switch.ip(f"link set dev host{i} master switch")
+        self._switch.ip(f"link set dev {_port(i, cable)} master {_bridge(cable)}")
+
+    def sent(self, i: int, cable: int = 0) -> int:
+        """How many bytes host i has sent over this cable."""
+        command = [*self.at(i), "cat", f"/sys/class/net/eth{cable}/statistics/tx_bytes"]
+        return int(subprocess.run(command, env=_ENV, stdout=subprocess.PIPE, check=True).stdout)
+
+    def limit(self, i: int, rate: str) -> None:
+        """Host i sends at most so much from now on, as tc(8) writes it."""
+        self._hosts[i].limit(rate)
 
     def add_dead_end(self, i: int, address: str) -> None:
         """Host i gets a second interface, dark0, with its default route: its link is up, and nobody is
@@ -334,9 +367,9 @@ class _Namespaces:
         """Run commands of ip(8) on the network here."""
         self._batch("ip", commands)
 
-    def tc(self, *commands: str) -> None:
-        """And those of tc(8)."""
-        self._batch("tc", commands)
+    def limit(self, rate: str, interface: str = "eth0") -> None:
+        """What the interface may send."""
+        self._batch("tc", [f"qdisc replace dev {interface} root tbf rate {rate} burst 256kb latency 20ms"])
 
     def _batch(self, program: str, commands: Sequence[str]) -> None:
         batch = ["nsenter", f"--net=/proc/{self.pid}/ns/net", program, "-batch", "-"]

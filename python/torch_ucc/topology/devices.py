@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from torch_ucc.topology.inventory import Interface, Inventory, RdmaPort
@@ -70,18 +70,41 @@ def _nearest(job: Job, rank: Rank, layer: str) -> tuple[list[RdmaPort], str]:
     return ports, "its cores are on several NUMA nodes"
 
 
-def tcp(hosts: Sequence[Inventory]) -> list[Devices]:
-    """Of each host the interface over which it reaches the others."""
+MOST_RAILS = 4
+"""More were not tried."""
+
+
+class Shared(NamedTuple):
+    """A network that every host is on, with the interface and the address that each host has there."""
+
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network
+    interfaces: tuple[Interface, ...]
+    addresses: tuple[str, ...]
+
+    @property
+    def speed(self) -> int:
+        """In Mb/s, on the host that has the slowest interface; 0 if a host does not know."""
+        return min(each.speed_mbps or 0 for each in self.interfaces)
+
+    @property
+    def is_default(self) -> bool:
+        return all(each.default_route for each in self.interfaces)
+
+
+def tcp(hosts: Sequence[Inventory], cut: Collection[str] = ()) -> list[Devices]:
+    """Of each host the interfaces over which it reaches the others: several if they are rails. `cut` are
+    networks that do not lead from each host to the next."""
     candidates = [reachable(host) for host in hosts]
     if all(len(each) == 1 for each in candidates):
         return [Devices((), f"{each[0].name} is the only interface that is up") for each in candidates]
-    shared = _shared_networks(candidates)
-    if shared:
-        best = max(shared, key=lambda network: _worth(shared[network]))
-        others = ", ".join(str(network) for network in shared if network != best)
-        why = f"{_speed(shared[best])}, rather than {others}" if others else "the only network that all share"
-        reason = f"every host is on {best}: {why}"
-        return [Devices((interface.name,), reason) for interface in shared[best]]
+    if shared := shared_networks(hosts):
+        usable = [each for each in shared if str(each.network) not in cut] or shared[:1]
+        rails = [each for each in usable if _is_rail(each, usable[0])][:MOST_RAILS]
+        reason = _why(rails, shared, cut)
+        return [
+            Devices(tuple(interface.name for interface in of_host), reason)
+            for of_host in zip(*(rail.interfaces for rail in rails), strict=True)
+        ]
     chosen = []
     for each in candidates:
         default = [interface for interface in each if interface.default_route]
@@ -94,6 +117,51 @@ def tcp(hosts: Sequence[Inventory]) -> list[Devices]:
     return chosen
 
 
+def _why(rails: Sequence[Shared], shared: Sequence[Shared], cut: Collection[str]) -> str:
+    """Why these networks of all that the hosts share."""
+    best, *more = rails
+    others = [each for each in shared if each not in rails]
+    left = ", ".join(str(each.network) for each in others if str(each.network) not in cut)
+    dead = ", ".join(str(each.network) for each in others if str(each.network) in cut)
+    speed = (
+        f"{best.speed / 1000:g} Gb/s"
+        if best.speed
+        else "with the default route"
+        if best.interfaces[0].default_route
+        else "the first"
+    )
+    networks = ", ".join(str(each.network) for each in rails)
+    if more:
+        speed += " each"
+    elif not others:
+        speed = "the only network that all share"
+    reason = f"every host is on {networks}: {speed}"
+    if left:
+        reason += f", rather than {left}"
+    if more:
+        reason += ". UCX divides large messages among these networks"
+    if dead:
+        reason += f". A host could not connect to the next one over {dead}"
+    return reason
+
+
+def _is_rail(network: Shared, best: Shared) -> bool:
+    """Whether UCX uses both at the same time: every host knows that its two interfaces are equally fast, and
+    UCX finds the address on this network."""
+    if network is best:
+        return True
+    return all(
+        each.speed_mbps and each.speed_mbps == other.speed_mbps and _first_address(each) == address
+        for each, other, address in zip(network.interfaces, best.interfaces, network.addresses, strict=True)
+    )
+
+
+def _first_address(interface: Interface) -> str:
+    """The one that UCX uses: it prefers IPv4."""
+    v4 = [each for each in interface.addresses if ":" not in each]
+    return (v4 or interface.addresses)[0].partition("/")[0]
+
+
 def reachable(host: Inventory) -> list[Interface]:
     """Interfaces that others may reach. What only joins containers of the host, or a tunnel, counts with the
     default route."""
@@ -104,36 +172,33 @@ def reachable(host: Inventory) -> list[Interface]:
     ]
 
 
-def _shared_networks(
-    candidates: Sequence[Sequence[Interface]],
-) -> dict[ipaddress.IPv4Network | ipaddress.IPv6Network, list[Interface]]:
-    """On which every host is, with its interface there. One where two have the same address is inside each of
-    them."""
+def shared_networks(hosts: Sequence[Inventory]) -> list[Shared]:
+    """Those on which every host is, the best first. Each has a link of its own on every host. A network where
+    two hosts have the same address is inside each of them."""
     of_host = [
-        {ipaddress.ip_interface(text): each for each in interfaces for text in each.addresses}
-        for interfaces in candidates
+        {ipaddress.ip_interface(text): each for each in reachable(host) for text in each.addresses}
+        for host in hosts
     ]
-    shared = {}
+    shared = []
     for network in dict.fromkeys(address.network for address in of_host[0]):
         found = [
-            [(address.ip, each) for address, each in addresses.items() if address.network == network]
+            [(str(address.ip), each) for address, each in addresses.items() if address.network == network]
             for addresses in of_host
         ]
         if all(found) and len({each[0][0] for each in found}) == len(found):
-            shared[network] = [each[0][1] for each in found]
-    return shared
+            addresses, interfaces = zip(*(each[0] for each in found), strict=True)
+            shared.append(Shared(network, interfaces, addresses))
+    shared.sort(key=lambda each: (each.speed, each.is_default), reverse=True)
+    apart: list[Shared] = []
+    for each in shared:
+        if not any(_share_a_link(each, other) for other in apart):
+            apart.append(each)
+    return apart
 
 
-def _worth(interfaces: Sequence[Interface]) -> tuple[int, bool]:
-    return min(each.speed_mbps or 0 for each in interfaces), all(each.default_route for each in interfaces)
-
-
-def _speed(interfaces: Sequence[Interface]) -> str:
-    slowest = min(each.speed_mbps or 0 for each in interfaces)
-    return (
-        f"{slowest / 1000:g} Gb/s"
-        if slowest
-        else "with the default route"
-        if interfaces[0].default_route
-        else "the first"
+def _share_a_link(one: Shared, other: Shared) -> bool:
+    """On some host, such as two VLANs of one card."""
+    return any(
+        {mine.name, *mine.over} & {theirs.name, *theirs.over}
+        for mine, theirs in zip(one.interfaces, other.interfaces, strict=True)
     )

@@ -80,7 +80,8 @@ class RdmaPort(NamedTuple):
 
 class Interface(NamedTuple):
     """A network interface. `kind` is "port" for hardware, else "loopback", "bridge", "tunnel" or "virtual"
-    (which is what a container's own interface is). `addresses` have their network's length: "10.0.0.5/24"."""
+    (which is what a container's own interface is). `addresses` have their network's length: "10.0.0.5/24".
+    `over` names the interfaces that carry this one, such as the card of a VLAN or those of a bond."""
 
     name: str
     kind: str
@@ -90,6 +91,7 @@ class Interface(NamedTuple):
     addresses: tuple[str, ...]
     default_route: bool
     device: Device | None = None
+    over: tuple[str, ...] = ()
 
 
 class Limits(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from torch_ucc.topology import inventory
@@ -35,10 +35,10 @@ class Crowd(NamedTuple):
 
 class Job:
     """A host is what shares memory: containers that do not are hosts of their own, though their machine be
-    one."""
+    one. `cut` are networks that all hosts share and that do not lead from each to the next: see rails.py."""
 
-    def __init__(self, hosts: Sequence[Inventory], ranks: Sequence[Rank]) -> None:
-        self.hosts, self.ranks = tuple(hosts), tuple(ranks)
+    def __init__(self, hosts: Sequence[Inventory], ranks: Sequence[Rank], cut: Collection[str] = ()) -> None:
+        self.hosts, self.ranks, self.cut = tuple(hosts), tuple(ranks), frozenset(cut)
         self._by_host: list[list[Rank]] = [[] for _ in self.hosts]
         for rank in self.ranks:
             self._by_host[rank.host].append(rank)

@@ -14,6 +14,7 @@ from torch_ucc.topology.root import Root
 _LOOPBACK = 772  # ARPHRD_LOOPBACK
 _UP, _GATEWAY = 1, 2  # RTF_UP, RTF_GATEWAY
 _NET = "/sys/class/net"
+_LOWER = "lower_"  # begins the links to the interfaces below
 
 
 def interfaces(root: Root) -> tuple[Interface, ...]:
@@ -30,6 +31,9 @@ def interfaces(root: Root) -> tuple[Interface, ...]:
             addresses=(*_of_networks(v4, connected.get(name, [])), *v6.get(name, [])),
             default_route=name in default,
             device=pci.device(root, f"{_NET}/{name}/device"),
+            over=tuple(
+                each.removeprefix(_LOWER) for each in root.names(f"{_NET}/{name}") if each.startswith(_LOWER)
+            ),
         )
         for name in root.names(_NET)
         if root.exists(f"{_NET}/{name}/type")  # not every entry is an interface: bonding_masters

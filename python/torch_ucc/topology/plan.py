@@ -27,6 +27,7 @@ from torch_ucc.topology.user import (
     LOOPBACK,
     NET_DEVICES,
     PPN,
+    RAILS,
     RECEIVE_BUFFERS,
     TCP_SEGMENTS,
     TLS,
@@ -89,13 +90,14 @@ class Plan(NamedTuple):
 
 def make_plan(job: Job) -> Plan:
     several = len(job.hosts) > 1
-    layer = devices.link_layer(job.hosts) if several and not _only_tcp(job) else ""
+    layer = _link_layer(job)
     per_rank = _devices(job, layer)
     choices = [
         *([_same_host(job)] if job.most_per_host() > 1 else []),
         *([_other_hosts(job, layer)] if several else []),
         _network_devices(job, per_rank),
         *([_segments(job)] if several and not layer else []),
+        *([_rails(job, per_rank)] if not layer and _has_rails(job, per_rank) else []),
         *([_on_one_host(job)] if job.most_per_host() > 1 else []),
         *([_levels(job)] if several and job.most_per_host() > 1 else []),
         _collectives(job),
@@ -105,6 +107,18 @@ def make_plan(job: Job) -> Plan:
         *([_accelerators(job)] if any(host.gpus for host in job.hosts) else []),
     ]
     return Plan(tuple(choices), tuple(per_rank), tuple(_problems(job)), tuple(_left_out(job, layer)))
+
+
+def networks_for_tcp(job: Job) -> list[devices.Shared]:
+    """Networks that all hosts share, where the plan chooses among them; the best first."""
+    if len(job.hosts) == 1 or _user(job, NET_DEVICES) or _link_layer(job):
+        return []
+    return devices.shared_networks(job.hosts)
+
+
+def _link_layer(job: Job) -> str:
+    """Of the RDMA ports that ranks of several hosts use, or empty."""
+    return devices.link_layer(job.hosts) if len(job.hosts) > 1 and not _only_tcp(job) else ""
 
 
 def _user(job: Job, names: Sequence[str]) -> str:
@@ -133,7 +147,7 @@ def _devices(job: Job, layer: str) -> list[Devices]:
         ]
     if layer:
         return devices.rdma(job, layer)
-    of_host = devices.tcp(job.hosts)
+    of_host = devices.tcp(job.hosts, job.cut)
     return [of_host[rank.host] for rank in job.ranks]
 
 
@@ -264,6 +278,27 @@ def _segments(job: Job) -> Choice:
         setting,
         PLAN,
         told=(("TCP_RX_SEG_SIZE", "256k"), ("TCP_TX_SEG_SIZE", "64k")),
+    )
+
+
+def _has_rails(job: Job, per_rank: Sequence[Devices]) -> bool:
+    return not _user(job, NET_DEVICES) and len(per_rank[0].names) > 1
+
+
+def _rails(job: Job, per_rank: Sequence[Devices]) -> Choice:
+    about, setting = "rails of TCP", "UCX_MAX_EAGER_RAILS"
+    if said := _user(job, RAILS):
+        reason, by = by_whom(said)
+        return Choice(about, said.partition("=")[2], reason, setting, by)
+    number = str(len(per_rank[0].names))
+    return Choice(
+        about,
+        number,
+        "UCX divides data of several segments among so many interfaces. By itself it divides only data that "
+        "it writes to the memory of the peer, which excludes send and recv",
+        setting,
+        PLAN,
+        told=(("MAX_EAGER_RAILS", number), ("MAX_RNDV_RAILS", number)),
     )
 
 

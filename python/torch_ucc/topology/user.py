@@ -18,6 +18,11 @@ TUNE = ("UCC_TL_UCP_TUNE", "UCC_TUNE", f"{PROFILE}UCC_TL_UCP_TUNE")
 """Variables for one thing: of those that are set, the first decides."""
 
 TCP_SEGMENTS = ("UCX_TCP_RX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE")
+RAILS = tuple(
+    f"{prefix}MAX_{kind}_RAILS"
+    for kind in ("EAGER", "RNDV")
+    for prefix in ("UCC_UCX_", "UCX_", f"{PROFILE}UCC_UCX_")
+)
 RECEIVE_BUFFERS = ("UCX_SYSV_RX_BUFS_GROW", "UCX_POSIX_RX_BUFS_GROW", "UCX_MM_RX_BUFS_GROW")
 """Where one of these is set, nothing is said of the others either."""
 
@@ -50,6 +55,7 @@ _ALL = (
     *CLS,
     *TUNE,
     *TCP_SEGMENTS,
+    *RAILS,
     *RECEIVE_BUFFERS,
     *HOST_PATH,
     *LEVELS_FROM,

@@ -27,6 +27,7 @@ JOBS: dict[str, tuple[list[str], int, dict[str, str]]] = {
     "two_ethernets-3x4": (["two_ethernets", "two_ethernets", "two_ethernets"], 4, {}),
     "two_ethernets-2x4-hier": (["two_ethernets", "two_ethernets"], 4, {"UCC_CLS": "hier,basic"}),
     "two_ethernets-2x2-sm": (["two_ethernets", "two_ethernets"], 2, {"UCX_TLS": "sm,self"}),
+    "two_rails-4x2": (["two_rails", "two_rails", "two_rails", "two_rails"], 2, {}),
     "efa_vm-2x8": (["efa_vm", "efa_vm"], 8, {}),
     "small_vm-1x1": (["small_vm"], 1, {}),
     "small_vm-1x4": (["small_vm"], 4, {}),

@@ -143,6 +143,28 @@ def two_ethernets(fake: FakeRoot, number: int) -> tuple[Software, Software]:
     return UCX_OF_THE_WHEEL, UCC_OF_THE_WHEEL
 
 
+def two_rails(fake: FakeRoot, number: int) -> tuple[Software, Software]:
+    """A card with two ports of 25 Gb/s, each on a network of its own, and 1 Gb/s for administration."""
+    fake.host(
+        f"rail{number:02}",
+        f"9c5e0d3a-7b1f-4d62-8a55-0000000000{number:02}",
+        "6.1.0-25-amd64",
+        usable="0-31",
+        ptrace_scope=None,
+    )
+    fake.cpus("AMD EPYC 7313P 16-Core Processor", ["0-31"], 16, 251, threads=2)
+    fake.shm = (126 * GIB, 126 * GIB)
+    board = fake.pci("pci0000:c0/c0:01.1/c1:00.0", INTEL, 0x1533, ETHERNET, 0, 2.5, 1)
+    fake.interface("eno1", board, addresses=[f"192.168.10.{number}/24"], gateway="192.168.10.1", speed=1000)
+    for port in (0, 1):
+        card = fake.pci(f"pci0000:40/40:01.1/41:00.{port}", INTEL, 0x159B, ETHERNET, 0, 16.0, 8)
+        addresses = [f"10.20.{port}.{number}/24"]
+        fake.interface(f"ens1f{port}np{port}", card, addresses=addresses, speed=25000, mtu=9000)
+    fake.interface("docker0", addresses=["172.17.0.1/16"], kind="bridge")
+    fake.interface("lo", addresses=["127.0.0.1/8"], state="unknown", mtu=65536)
+    return UCX_OF_THE_WHEEL, UCC_OF_THE_WHEEL
+
+
 def efa_vm(fake: FakeRoot, number: int) -> tuple[Software, Software]:
     """A g5.48xlarge of Amazon: eight A10G, one EFA port, and a UCX that knows no EFA."""
     fake.host(
@@ -219,7 +241,8 @@ def container(fake: FakeRoot, number: int) -> tuple[Software, Software]:
 
 
 MACHINES: dict[str, Callable[[FakeRoot, int], tuple[Software, Software]]] = {
-    each.__name__: each for each in (dgx_h100, pcie_4gpu, two_ethernets, efa_vm, small_vm, container)
+    each.__name__: each
+    for each in (dgx_h100, pcie_4gpu, two_ethernets, two_rails, efa_vm, small_vm, container)
 }
 
 

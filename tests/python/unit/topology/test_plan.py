@@ -198,8 +198,10 @@ def test_speed_decides_before_the_default_route_does() -> None:
         for i in (1, 2)
     ]
     assert chosen_interfaces(*two) == [("ens1",)] * 2
+    unknown = [[each._replace(speed_mbps=None) for each in host] for host in two]
+    assert chosen_interfaces(*unknown) == [("eno1",)] * 2
     level = [[each._replace(speed_mbps=1000) for each in host] for host in two]
-    assert chosen_interfaces(*level) == [("eno1",)] * 2
+    assert chosen_interfaces(*level) == [("eno1", "ens1")] * 2
 
 
 def test_hosts_of_different_networks_use_their_default_routes() -> None:

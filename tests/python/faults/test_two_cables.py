@@ -1,0 +1,106 @@
+"""Hosts with two cables, each to a network of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch_ucc
+from torch_ucc.testing.hosts import Hosts, hosts
+
+pytestmark = pytest.mark.multirank
+
+ELEMENTS = 4 << 20  # 16 MB
+
+
+@pytest.fixture
+def twice_joined(hosts_allowed: None) -> Iterator[Hosts]:
+    with hosts(2, rate="1gbit", cables=2) as made:
+        yield made
+
+
+def all_reduce(mine: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(mine)
+    return mine
+
+
+def all_gather(mine: torch.Tensor) -> torch.Tensor:
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, mine)
+    return torch.stack(parts).sum(0)
+
+
+def send_and_receive(mine: torch.Tensor) -> torch.Tensor:
+    """Between pairs of ranks on different hosts."""
+    half = dist.get_world_size() // 2
+    other = (dist.get_rank() + half) % (2 * half)
+    theirs = torch.empty_like(mine)
+    sends = dist.isend(mine, other)
+    dist.recv(theirs, other)
+    assert sends is not None
+    sends.wait()
+    return mine + theirs
+
+
+def result(operation: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, float, dict[str, Any]]:
+    got = operation(torch.full((ELEMENTS,), float(dist.get_rank())))
+    return float(got.min()), float(got.max()), torch_ucc.describe()
+
+
+@pytest.mark.parametrize("per_host", [1, 2])
+@pytest.mark.parametrize("operation", [all_reduce, all_gather, send_and_receive])
+def test_large_data_goes_over_both_cables(
+    twice_joined: Hosts, operation: Callable[[torch.Tensor], torch.Tensor], per_host: int
+) -> None:
+    values = twice_joined.run(result, operation, per_host=per_host)
+    for rank, (least, most, about) in enumerate(values):
+        total = sum(range(2 * per_host))
+        if operation is send_and_receive:
+            total = rank + (rank + per_host) % (2 * per_host)
+        assert least == most == total
+        assert [each["names"] for each in about["plan"]["devices"]] == [("eth0", "eth1")] * 2 * per_host
+        assert about["differences"] == []
+    for i in range(2):
+        sent = [twice_joined.sent(i, cable) for cable in range(2)]
+        assert sum(sent) > 4 * ELEMENTS and min(sent) > sum(sent) / 3, sent
+
+
+def test_a_cable_that_does_not_lead_to_the_other_host_is_not_used(twice_joined: Hosts) -> None:
+    twice_joined.cut(1, cable=1)
+    for least, most, about in twice_joined.run(result, all_reduce, per_host=2):
+        assert least == most == 6.0
+        assert {each["names"] for each in about["plan"]["devices"]} == {("eth0",)}
+        reason = about["plan"]["devices"][0]["reason"]
+        assert reason.endswith("A host could not connect to the next one over 10.78.0.0/24")
+        assert about["transports"]["other host"] == ["tcp/eth0"]
+    assert all(twice_joined.sent(i, cable=1) < 1 << 16 for i in range(2))
+
+
+def test_what_the_user_set_decides_over_the_rails(twice_joined: Hosts) -> None:
+    values = twice_joined.run(result, all_reduce, env={"UCX_NET_DEVICES": "eth1"})
+    assert all(about["transports"]["other host"] == ["tcp/eth1"] for _, _, about in values)
+    assert all(twice_joined.sent(i, cable=1) > 4 * ELEMENTS for i in range(2))
+
+
+def until_it_is_cut() -> str:
+    dist.all_reduce(torch.ones(ELEMENTS))
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"ready{dist.get_rank()}", "")
+    store.wait(["cut"])
+    try:
+        dist.all_reduce(torch.ones(ELEMENTS))
+    except dist.DistBackendError as error:
+        return str(error)
+    return "nothing happened"
+
+
+def test_if_a_cable_is_cut_operations_that_use_it_time_out(twice_joined: Hosts) -> None:
+    with twice_joined.started(until_it_is_cut, group_timeout=10) as ranks:
+        ranks.store.wait(["ready0", "ready1"])
+        twice_joined.cut(1, cable=1)
+        ranks.store.set("cut", "")
+        assert all(re.search("all_reduce seq 2 .* timed out", text) for text in ranks.values())
