@@ -62,7 +62,8 @@ def register() -> None:
         replace_gloo()
     if found_by != NAMES[0]:
         warnings.warn(
-            'This torch has a "ucc" backend of its own and prefers it: "torch_ucc" names that of torch-ucc.',
+            'This build of PyTorch has its own "ucc" backend, which init_process_group("ucc") uses: '
+            'use the name "torch_ucc" for torch-ucc.',
             RuntimeWarning,
             stacklevel=2,
         )
@@ -74,7 +75,7 @@ def _asked_for(setting: str) -> bool:
 
 
 def use_as_default() -> None:
-    """From now on take this backend for CPU tensors where init_process_group() names none."""
+    """Use this backend for CPU tensors if a later init_process_group() names no backend."""
     from torch.distributed import Backend
 
     register()
@@ -207,9 +208,7 @@ def create(group: Any, options: Any) -> Any:
         log.debug("group %r: %s are not for ucc", group.group_id, type(options).__qualname__)
         options = None
     if options is not None and not isinstance(options, compiled.Options):
-        raise TypeError(
-            f"pg_options of a ucc group must be torch_ucc._core.Options, not {type(options).__name__}"
-        )
+        raise TypeError(f"pg_options of a ucc group must be torch_ucc.Options, not {type(options).__name__}")
     timeout = group.timeout
     if options is not None and options._timeout.total_seconds() >= 0:
         timeout = options._timeout

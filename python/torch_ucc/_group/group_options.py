@@ -29,11 +29,11 @@ def checked(compiled: Any, options: Any) -> Both:
 def _why_not(compiled: Any, library: str, name: str, value: str) -> str:
     variable = f"{library}_{name}"
     if name.startswith(f"{library}_"):
-        return f"leave out {library}_"
+        return f"write the name without {library}_"
     if not value.isprintable():
-        return "the value has characters that are no text"
+        return "the value has characters that cannot be printed"
     if library == "UCX" and _OF_THE_PROCESS.match(name):
-        return f"it is one for the whole process: set {variable} in the environment, before the first group"
+        return f"it holds for the whole process: set {variable} in the environment, before the first group"
     check: Callable[[Named], None] = (
         compiled.check_ucc_options if library == "UCC" else compiled.check_ucx_options
     )
@@ -42,7 +42,8 @@ def _why_not(compiled: Any, library: str, name: str, value: str) -> str:
     except RuntimeError as error:
         where = "a UCC context" if library == "UCC" else "a UCX worker"
         return (
-            f"{where} refuses it ({error}). If {library} knows it, it is one for the whole process: set "
+            f"{where} refuses it ({error}). If {library} has this option, it holds for the whole process: "
+            "set "
             f"{variable} in the environment, before the first group"
         )
     return ""

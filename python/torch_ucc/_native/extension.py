@@ -43,9 +43,10 @@ def extension_for(running: str, package: Path = PACKAGE) -> Path:
     release = ".".join(running.split("+")[0].split(".")[:2])
     if release not in built:
         raise ImportError(
-            f"torch_ucc was built for torch {' and '.join(built)}, but torch {running} is running: install "
-            f"one that it was built for, or build it for this one, in its source folder with ci/setup or "
-            f"`pip install --force-reinstall --no-deps --no-build-isolation .`."
+            f"torch_ucc was built for torch {' and '.join(built)}, but torch {running} is running. "
+            "Install a torch that it was built for, or build torch_ucc for this torch: in its source "
+            "folder, run "
+            "ci/setup or `pip install --force-reinstall --no-deps --no-build-isolation .`."
         )
     return built[release]
 

@@ -114,7 +114,8 @@ def all_found(kit: Kit, checkout: Path | None = None, built_with: str = "") -> I
         elif place.kind == "explicit" and place.prefix is not None:
             missing = kit.sonames[-1] if one is None else kit.header
             raise LibraryError(
-                f"{kit.name}_HOME is {place.prefix}, but there is no {missing} in it; correct or unset it."
+                f"{kit.name}_HOME is {place.prefix}, but there is no {missing} in it; correct or unset "
+                f"{kit.name}_HOME."
             )
 
 
@@ -153,7 +154,7 @@ def _first(kit: Kit, checkout: Path | None, built_with: str) -> Found:
     advice = "run ci/provision-ucc, or install UCC and set UCC_HOME" if kit is UCC and checkout else None
     advice = (
         advice
-        or f"install {'libucx-cu12 with pip' if kit is UCX else 'UCC'}, or set {kit.name}_HOME to a prefix"
+        or f"install {'libucx-cu12 with pip' if kit is UCX else 'UCC'}, or set {kit.name}_HOME to its folder"
     )
     what = "with headers " if checkout else ""
     raise LibraryError(f"No {kit.name} {what}was found (looked at: {looked}): {advice}.")
@@ -266,7 +267,8 @@ def _load(kit: Kit, built_with: str) -> Loaded:
         if explicit and Path(explicit).resolve() not in present.resolve().parents:
             raise LibraryError(
                 f"{kit.name}_HOME is {explicit}, but this process has loaded {present} already: "
-                f"unset it, or create the group before the other user of {kit.name} is imported."
+                f"unset {kit.name}_HOME, or create the group before the import of the module that loads "
+                f"{kit.name}."
             )
         return Loaded(kit.name, "present", present, "already in the process", _own_version(kit))
     found = _first(kit, None, built_with)

@@ -178,7 +178,7 @@ def check_peers(args: argparse.Namespace) -> None:
     able = able_peers(args.hosts)
     for name in args.peers:
         if name not in PEERS:
-            raise ValueError(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
+            raise ValueError(f"unknown peer {name!r}: it is not one of {', '.join(PEERS)}")
         if args.occasions and not is_watched(name, args.occasions):
             raise ValueError(f"--{args.occasions[0]} does not measure {name}")
         if name not in able:
@@ -188,17 +188,21 @@ def check_peers(args: argparse.Namespace) -> None:
 def check_combination(args: argparse.Namespace) -> None:
     """Raises ValueError if two of the options exclude each other. Sets `rivals`."""
     if args.occasions and args.report:
-        raise ValueError(f"--report measures --{args.occasions[0]}, too")
+        raise ValueError(f"--report includes --{args.occasions[0]}: give one of them")
     if args.hosts > 1 and (args.occasions or args.report):
-        raise ValueError("--hosts times operations; --report does so, too")
+        raise ValueError("--hosts measures operations only: it excludes --idle and the like, and --report")
     if args.rate and args.hosts == 1:
-        raise ValueError("--rate is for several hosts")
+        raise ValueError("--rate needs --hosts with more than 1")
     if args.busy < 0:
-        raise ValueError("--busy is a number of processes")
+        raise ValueError("--busy is a number of processes, so it cannot be negative")
     if args.busy and (args.occasions or args.report or args.hosts > 1):
-        raise ValueError("--busy times operations on one host; --report does so, too")
+        raise ValueError(
+            "--busy measures operations on one host only: it excludes --idle and the like, --report, --hosts"
+        )
     if args.vs and (args.occasions or args.hosts > 1):
-        raise ValueError("--vs times operations on one host")
+        raise ValueError(
+            "--vs measures operations on one host only: it excludes --idle and the like, and --hosts"
+        )
     args.rivals = [made_by(factory) for factory in args.vs]
     if len({peer.name for peer in args.rivals}) < len(args.rivals):
         raise ValueError("two factories of --vs have the same name")
@@ -411,7 +415,8 @@ def until_interrupted(bench: Bench) -> Iterator[None]:
 
 
 def title(about: dict[str, object], load: float) -> str:
-    where = f"{about['cores']} cores of {about['cpu']}, torch {about['torch']}, {about['date']}"
+    date = str(about["date"])[:10]
+    where = f"{about['cores']} cores of {about['cpu']}, torch {about['torch']}, {date}"
     return where + (f"; others used {load:.2f} cores meanwhile" if load > QUIET_CORES else "")
 
 

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     if asked.op or asked.bytes:
         return _route(parser, asked)
     if asked.replay and len(asked.replay) > 1 and asked.hosts not in (None, len(asked.replay)):
-        parser.error(f"--hosts {asked.hosts}, but {len(asked.replay)} are replayed")
+        parser.error(f"--hosts is {asked.hosts}, but --replay is given {len(asked.replay)} times")
     try:
         read = config.from_environment()
         hosts = [machine(path) for path in asked.replay or [None]]
@@ -90,7 +90,7 @@ def _route(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> int:
     from torch_ucc.cli import route
 
     if asked.replay or (asked.hosts or 1) > 1:
-        parser.error("--op asks the libraries where they run: on several hosts, start torchrun on them")
+        parser.error("--op makes the call on this host only: for several hosts, start torchrun on them")
     if asked.op not in route.names():
         parser.error(f"--op is one of {', '.join(route.names())}")
     if not asked.bytes and asked.op != "barrier":

@@ -20,7 +20,7 @@ from torch_ucc.topology.routes import Protocol, Route
 def listen(folder: Path) -> None:
     """Have the libraries write there what they choose. Before the first group of the process."""
     if torch.distributed.is_initialized():
-        raise RuntimeError("UCC and UCX have been started, and are told only once how much to say")
+        raise RuntimeError("UCC and UCX have started already, so what they log cannot be changed")
     mine = os.getpid()
     os.environ.update(
         UCC_LOG_FILE=str(folder / f"ucc-{mine}"),
@@ -36,9 +36,11 @@ def ask(op: str, size: int, folder: Path) -> Route:
     called `listen(folder)`. Collective; what comes back on rank 0 counts. Raises ValueError."""
     ranks = dist.get_world_size()
     if op not in CALLS:
-        raise ValueError(f"{op!r} is none of {', '.join(CALLS)}")
+        raise ValueError(f"{op!r} is not one of {', '.join(CALLS)}")
     if op in _SHARED_OUT and size % ranks:
-        raise ValueError(f"{op} shares a tensor out evenly: {size} bytes cannot be, among {ranks} ranks")
+        raise ValueError(
+            f"{op} divides a tensor evenly among the ranks: {size} bytes are no multiple of {ranks}"
+        )
     before = len(heard(folder, "ucc"))
     CALLS[op](size)
     log = heard(folder, "ucc")

@@ -125,7 +125,7 @@ def estimates(
     reduce_scatter. It is ignored for a barrier. Raises ValueError for an operation that is not in `OPS`.
     """
     if op not in OPS:
-        raise ValueError(f"{op!r} is none of {', '.join(OPS)}")
+        raise ValueError(f"{op!r} is not one of {', '.join(OPS)}")
     settings = settings or Config()
     size = 0 if op == "barrier" else size
     ways: list[tuple[str, int, int, _Piece]] = []

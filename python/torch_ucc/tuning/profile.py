@@ -105,7 +105,9 @@ def parse(text: str, path: str = "") -> Profile:
     topology = data.get("topology", {})
     refuse_unknown(topology, _TOPOLOGY, "part of the topology")
     if missing := [name for name in _TOPOLOGY if name not in topology]:
-        raise ValueError(f"[topology] lacks {', '.join(missing)}, without which nobody knows where it fits")
+        raise ValueError(
+            f"[topology] lacks {', '.join(missing)}, so it is not known which jobs the profile fits"
+        )
     refuse_unknown(data.get("ucx", {}), UCX_OPTIONS, "option of [ucx]")
     refuse_unknown(data.get("ucc", {}), UCC_OPTIONS, "option of [ucc]")
     values = {
@@ -132,7 +134,7 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str) -> Non
         if name not in known:
             meant = _misspelt.nearest(name, known)
             hint = f"did you mean {meant}?" if meant else "known are " + ", ".join(known)
-            raise ValueError(f"{name} is no {what}: {hint}")
+            raise ValueError(f"{name} is not a known {what}: {hint}")
 
 
 def _text(section: str, name: str, value: object) -> str:

@@ -78,7 +78,7 @@ def of(dumps: Sequence[Dump]) -> Workload:
             first = min(each.issued_ns for each in ended)
             span += (max(each.ended_ns for each in ended) - first) / len(dumps)
     if not spent:
-        raise ValueError("the recorded job has called nothing")
+        raise ValueError("the recorded job has no operations")
     return Workload(dict(spent), span)
 
 

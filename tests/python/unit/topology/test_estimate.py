@@ -221,7 +221,7 @@ def test_pieces_have_the_size_that_is_set() -> None:
 
 
 def test_what_is_no_operation() -> None:
-    with pytest.raises(ValueError, match="'send' is none of all_reduce"):
+    with pytest.raises(ValueError, match="'send' is not one of all_reduce"):
         estimates("send", 4, Team(2, 2), HOST, NETWORK)
 
 

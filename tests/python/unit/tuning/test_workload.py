@@ -70,7 +70,7 @@ def test_a_workload_is_the_mean_of_its_ranks() -> None:
 
 
 def test_what_called_nothing_is_no_workload() -> None:
-    with pytest.raises(ValueError, match="has called nothing"):
+    with pytest.raises(ValueError, match="has no operations"):
         workload.of([dump(0)])
 
 
