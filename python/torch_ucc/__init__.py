@@ -1,7 +1,8 @@
 """PyTorch collectives over UCC and UCX.
 
-Nothing needs to be imported from here to use the backend: `import torch` registers it, and
-`torch.distributed.init_process_group("ucc")` creates a group. `import torch` runs this file: it stays light.
+A program need not import this package to use the backend: `import torch` registers it, and
+`torch.distributed.init_process_group("ucc")` creates a group. `import torch` runs this file, so it imports as
+little as possible.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from torch_ucc.tracing.tracer import trace as trace
 
     Options: type[Any]
-    """What init_process_group() and new_group() take as pg_options of a ucc group."""
+    """The `pg_options` of a ucc group, for init_process_group() and new_group()."""
 
 _HOMES = {
     "describe": "torch_ucc._group.describe",

@@ -31,10 +31,10 @@ _undo: list[Any] = []
 
 
 def replace_gloo() -> None:
-    """From now on make each new group of this process that names gloo, or gets it by default. Idempotent.
+    """From now on, create each group of this process that asks for gloo, or gets it by default, with ucc.
 
-    Every rank of such a group has to do so. Groups that exist stay what they are, and so does a
-    `ProcessGroupGloo` that the program constructs itself.
+    All ranks of such a group must call this before they create it. Existing groups do not change. A
+    `ProcessGroupGloo` that the program constructs itself stays gloo. A second call has no effect.
     """
     _register.register()
     with _lock:
@@ -48,7 +48,7 @@ def replace_gloo() -> None:
 
 
 def restore_gloo() -> None:
-    """From now on have gloo make its groups itself again. Idempotent."""
+    """From now on, let gloo create its groups itself again. A second call has no effect."""
     with _lock:
         while _undo:
             _undo.pop()()
@@ -171,7 +171,7 @@ def _without_those_of_gloo(options: Any) -> Any:
     if type(options).__qualname__.split(".")[0] != "ProcessGroupGloo":
         return options
     warnings.warn(
-        "torch-ucc makes this group in place of gloo and ignores gloo's pg_options: its devices and threads.",
+        "torch-ucc creates this group in place of gloo, and ignores its pg_options for gloo.",
         RuntimeWarning,
         stacklevel=2,
     )

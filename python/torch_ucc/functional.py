@@ -1,4 +1,4 @@
-"""Collectives for regions that torch.compile takes whole, of which torch has no functional form.
+"""Collectives for regions that torch.compile compiles as a whole, for which torch has no functional form.
 
     from torch_ucc import functional
 
@@ -6,10 +6,11 @@
     def step(x):
         return functional.all_gather_into_tensor_uneven(model(x), rows_of_each_rank)
 
-All are made of torch's functional all_to_all_single. The compiler knows it: it keeps collectives in the same
-order on all ranks, also where the ranks' shapes differ, overlaps them with computation, and has their
-gradients. What is sent is no more than what a ring of all ranks would send. They work over any backend, and
-also outside of torch.compile, where `dist.all_gather` and `dist.reduce_scatter` do the same in place.
+The functions use torch's functional all_to_all_single. The compiler knows this operation: it keeps
+collectives in the same order on all ranks, even if the shapes differ between ranks, it overlaps them with
+computation, and it computes their gradients. A rank sends no more than in a ring of all ranks. The functions
+work over any backend, and also without torch.compile. There, `dist.all_gather` and `dist.reduce_scatter` do
+the same in place.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ _REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def all_gather_into_tensor_uneven(
     input: torch.Tensor, sizes: Sequence[int], group: dist.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """The rows of all ranks, one rank's after the other's. Rank i gives `sizes[i]` of them.
+    """Return the rows of all ranks, in the order of ranks. Rank i contributes `sizes[i]` rows.
 
-    Raises ValueError, before anything is sent, if `sizes` does not fit the group or this rank's `input`.
+    Raises ValueError, before data is sent, if `sizes` does not fit the group or the `input` of this rank.
     """
     gathered: torch.Tensor = torch.ops.torch_ucc.all_gather_into_tensor_uneven(input, sizes, _name(group))
     return gathered
@@ -52,11 +53,11 @@ def all_gather_into_tensor_uneven(
 def reduce_scatter_tensor_uneven(
     input: torch.Tensor, reduce_op: str, sizes: Sequence[int], group: dist.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """This rank's part of the reduced rows: rank i gets the `sizes[i]` that follow those of ranks before it.
+    """Return the reduced rows of this rank. Rank i gets `sizes[i]` rows, after those of the ranks before it.
 
-    `reduce_op` is "sum", "avg" (of floats and complex numbers), "product", "min" or "max". Terms are taken in
-    the order of ranks. Raises ValueError, before anything is sent, if `sizes` does not fit the group or
-    `input`.
+    `reduce_op` is "sum", "avg" (for floating-point and complex numbers), "product", "min" or "max". The
+    reduction is in the order of ranks. Raises ValueError, before data is sent, if `sizes` does not fit the
+    group or `input`.
     """
     scattered: torch.Tensor = torch.ops.torch_ucc.reduce_scatter_tensor_uneven(
         input, reduce_op, sizes, _name(group)
@@ -67,7 +68,7 @@ def reduce_scatter_tensor_uneven(
 def all_to_all(
     outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], group: dist.ProcessGroup | None = None
 ) -> None:
-    """`dist.all_to_all`, which torch 2.13 cannot trace."""
+    """Do what `dist.all_to_all` does, which torch.compile of torch 2.13 cannot trace."""
     given = [each.numel() for each in inputs]
     taken = [each.numel() for each in outputs]
     flat = torch.cat([each.reshape(-1) for each in inputs])
@@ -82,20 +83,20 @@ def broadcast(
     group: dist.ProcessGroup | None = None,
     group_src: int | None = None,
 ) -> None:
-    """`dist.broadcast`, which torch 2.13 cannot trace either."""
+    """Do what `dist.broadcast` does, which torch.compile of torch 2.13 cannot trace."""
     if src is not None:
         group_src = src if group is None else dist.get_process_group_ranks(group).index(src)
     if group_src is None:
-        raise ValueError("broadcast: neither src nor group_src says who has the data")
+        raise ValueError("broadcast: src or group_src must name the rank that has the data")
     ops = torch.ops._c10d_functional
     tensor.copy_(ops.wait_tensor(ops.broadcast(tensor, group_src, _name(group))))
 
 
 @functools.cache
 def teach_compiler() -> None:
-    """From now on torch.compile traces `dist.all_to_all` and `dist.broadcast`, over whatever backend.
+    """Let torch.compile trace `dist.all_to_all` and `dist.broadcast` from now on, for any backend.
 
-    For code that is not to be changed. With `async_op=True` they still end the graph.
+    Use it for code that cannot be changed. A call with `async_op=True` still ends the graph.
     """
 
     @torch.compiler.substitute_in_graph(dist.all_to_all)
@@ -137,7 +138,7 @@ def _all_gather(input: torch.Tensor, sizes: Sequence[int], group_name: str) -> t
     if input.dim() == 0 or input.size(0) != sizes[rank]:
         shape = list(input.shape)
         raise ValueError(
-            f"{op}: by its sizes rank {rank} gives {sizes[rank]} rows, but its tensor has shape {shape}"
+            f"{op}: sizes[{rank}] is {sizes[rank]}, but the tensor of rank {rank} has shape {shape}"
         )
     return _exchange(torch.cat([input] * ranks), [*sizes], [input.size(0)] * ranks, group_name)
 
@@ -150,7 +151,7 @@ def _reduce_scatter(
     if input.dim() == 0 or input.size(0) != sum(sizes):
         shape = list(input.shape)
         raise ValueError(
-            f"{op}: the sizes are of {sum(sizes)} rows, but rank {rank}'s tensor has shape {shape}"
+            f"{op}: the sizes add up to {sum(sizes)}, but the tensor of rank {rank} has shape {shape}"
         )
     if reduce_op not in _REDUCTIONS:
         raise ValueError(f"{op}: reduce_op is {reduce_op!r}, not one of {', '.join(_REDUCTIONS)}")

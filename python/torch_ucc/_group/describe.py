@@ -20,20 +20,23 @@ from torch_ucc.topology.routes import ways
 
 
 def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-    """Collective: every rank of the group calls it. The result can be printed and compared.
+    """Return what the group runs on: libraries, settings, hosts, the plan, and the transports of UCX.
 
-    `transports` names what UCX chooses towards a peer on the same host and towards one on another host, where
-    the group has such peers; UCX was asked, nothing is guessed. Where that is not what the plan says, a
-    warning tells, and `differences`. `options` has what the two libraries are told for this group, and by
-    whom. `operations` names what serves each: memory that the ranks share, UCC, messages or the store; for
-    the algorithm that UCC takes at a size there is `torch-ucc plan --op`. `why_not_through_memory` is empty
-    if the group goes through memory that its ranks share.
+    This is a collective call: every rank of the group must call it. The result can be printed and compared.
+
+    - `transports`: the transports that UCX chooses for a peer on the same host and for a peer on another
+      host, if the group has such peers. They come from UCX itself.
+    - `differences`: where these transports are not those of the plan. The call also warns about each.
+    - `options`: the options of UCC and UCX for this group, and who set them.
+    - `operations`: what serves each operation: shared memory, UCC, messages or the store. `torch-ucc plan
+      --op` shows the algorithm that UCC uses for a size.
+    - `why_not_through_memory`: why the group does not use shared memory. It is empty if the group does.
     """
     return described(group)[0]
 
 
 def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], planning.Agreed]:
-    """describe(), and what the ranks of the group agreed on, or would."""
+    """Return the result of describe(), and the plan of the group."""
     compiled = extension.compiled()
     settings = config.in_force()
     members = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))

@@ -1,4 +1,4 @@
-"""torch.distributed.monitored_barrier for ucc groups: torch's own front end lets gloo's through only."""
+"""torch.distributed.monitored_barrier for ucc groups. The function of torch accepts groups of gloo only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ def monitored_barrier(
     timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """Wait for all ranks of the group; past the timeout, say which did not come.
+    """Wait for all ranks of the group, and name the ranks that do not call it within the timeout.
 
-    Rank 0 raises DistBackendError with the first rank that is missing, or with `wait_all_ranks` with all of
-    them; the ranks that came learn it from there. `timeout`, in seconds if it is a number, is the group's by
-    default. It goes over the job's store, so it answers whatever state the group's other operations are in.
+    If ranks are missing, all ranks that called it raise DistBackendError. The error names the first missing
+    rank, or all of them if `wait_all_ranks` is true. `timeout` is a timedelta or a number of seconds; the
+    default is the timeout of the group. The barrier uses the store of the job, so it also works if other
+    operations of the group hang or have failed.
     """
     if dist.get_rank(group) < 0:
         return  # no member: as torch's own

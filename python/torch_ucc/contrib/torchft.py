@@ -1,6 +1,6 @@
-"""Fault-tolerant training with torchft over ucc: give `ProcessGroupUCC()` to torchft's Manager as its `pg`.
+"""Fault-tolerant training with torchft over ucc: pass `ProcessGroupUCC()` to the Manager of torchft as `pg`.
 
-Needs torchft 0.2, which torch-ucc does not depend on.
+This needs torchft 0.2, which torch-ucc does not install.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from torch_ucc import _register
 
 
 class ProcessGroupUCC(ProcessGroupWrapper):  # type: ignore[misc]
-    """A group of ucc that torchft's Manager makes anew whenever the replicas change.
+    """A ucc group that the Manager of torchft creates again whenever the replicas change.
 
-    It takes the place of torchft's ProcessGroupGloo, with the same arguments: `timeout` limits each operation
-    and the creation of the group. If an allreduce fails, wait() of its work returns False instead of raising,
-    the work's future has the exception, and `errored` returns it until the group is made anew. The Manager
-    then discards the step. torchft's DistributedDataParallel ends with an AssertionError if wait() raises.
+    It replaces ProcessGroupGloo of torchft and takes the same arguments: `timeout` limits each operation and
+    the creation of the group. If an allreduce fails, wait() of its work returns False instead of raising. The
+    future of the work has the exception, and `errored` returns it until the Manager creates the group again.
+    The Manager then discards the step. It works this way because DistributedDataParallel of torchft ends
+    with an AssertionError if wait() raises.
     """
 
     _pg: dist.ProcessGroup | None

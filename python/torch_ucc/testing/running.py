@@ -44,10 +44,10 @@ PR_SET_PDEATHSIG = 1
 
 
 class RankError(Exception):
-    """At least one rank raised, died or did not end.
+    """At least one rank raised an error, died or did not end.
 
-    `errors` maps a rank to what it raised or how it died; `unended` names the ranks that were killed. The
-    exception of the rank that failed first is the cause, where it could be pickled.
+    `errors` maps a rank to its error, or to how it died. `unended` lists the ranks that did not end and were
+    killed. The `__cause__` is the exception of the rank that failed first, if it can be pickled.
     """
 
     def __init__(self, errors: Mapping[int, str], unended: Sequence[int], why: str) -> None:
@@ -60,7 +60,10 @@ class RankError(Exception):
 
 
 class ScriptError(Exception):
-    """A script ended with a status other than 0, or did not end. `output`: what it printed, then stacks."""
+    """A script ended with a status other than 0, or did not end.
+
+    `output` is what the script printed. If it did not end, the stacks of its processes follow.
+    """
 
     def __init__(self, why: str, output: str) -> None:
         self.output = output
@@ -123,18 +126,19 @@ def run_ranks(
     rank_env: Sequence[Mapping[str, str]] | None = None,
     grace: float = 5.0,
 ) -> list[Any]:
-    """Call `fn(*args)` on `world_size` ranks and return their values by rank.
+    """Call `fn(*args)` on `world_size` ranks and return their values, in the order of ranks.
 
-    Each rank is a process of its own with RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* set, where `fn` finds the
-    default group over `backend` (with `init=False` it makes its own, by `init_method="env://"`, the default).
-    The store is served by the caller's process on a port of the system's choice. `fn` is found by its module
-    and name; `args` and the values are pickled. `env` is for every rank, `rank_env[i]` for rank i, over the
-    caller's environment.
+    Each rank is a process with RANK, WORLD_SIZE, LOCAL_RANK and MASTER_* set. When `fn` runs, the default
+    group exists, over `backend`. With `init=False`, `fn` calls init_process_group() itself. The process of
+    the caller serves the store, on a free port. A rank imports `fn` by its module and name; `args` and the
+    values are pickled. `env` sets variables for all ranks, and `rank_env[i]` for rank i, in addition to the
+    environment of the caller.
 
-    `timeout` bounds everything, start included, in seconds; `group_timeout` (default: `timeout`) is the one
-    the group is made with. Once a rank has failed the others have `grace` seconds left.
+    All ranks must end within `timeout` seconds, which include their start. `group_timeout` is the timeout of
+    the default group, by default `timeout`. When a rank has failed, the others must end within `grace`
+    seconds.
 
-    Raises `RankError`. What the ranks print goes to the caller's stdout, each line with its rank.
+    Raises `RankError`. Output of the ranks goes to the stdout of the caller, with the rank before each line.
     """
     if rank_env is not None and len(rank_env) != world_size:
         raise ValueError(f"rank_env has {len(rank_env)} entries for {world_size} ranks")
@@ -314,10 +318,11 @@ def run_script(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> str:
-    """Run a script, a path or the code itself, on `nproc` ranks; return all that it and the launcher printed.
+    """Run a script on `nproc` ranks, and return all that it and the launcher print.
 
-    `launcher` is "torchrun", or "python" for one rank without any. Raises `ScriptError` when the script ends
-    with a status other than 0 or has not ended after `timeout` seconds; all its processes are then killed.
+    `script` is the path of the script, or its code. `launcher` is "torchrun", or "python" for one rank
+    without a launcher. Raises `ScriptError` if the script ends with a status other than 0, or does not end
+    within `timeout` seconds; then all its processes are killed.
     """
     with tempfile.TemporaryDirectory(prefix="script-") as name:
         folder = Path(name)
@@ -379,4 +384,4 @@ def _fail_stuck(launched: subprocess.Popen[bytes], output: Path, timeout: float)
     stacks.kill([*stuck, launched.pid])
     launched.wait()
     shown = "".join(f"==== pid {pid}: C stacks\n{text}\n" for pid, text in native.items())
-    raise ScriptError(f"not ended after {timeout:g} s", output.read_text(errors="replace") + shown)
+    raise ScriptError(f"did not end within {timeout:g} s", output.read_text(errors="replace") + shown)

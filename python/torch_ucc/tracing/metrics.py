@@ -12,18 +12,21 @@ import torch.distributed as dist
 from torch_ucc._native import extension
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
-"""Of metrics(), for who serves it."""
+"""The Content-Type of an HTTP answer with the text of metrics()."""
 
 
 def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-    """What this rank did in a group so far: calls, bytes, errors and seconds waited.
+    """Return counts of what this rank did in a group: calls, bytes, errors and seconds waited.
 
-    In sum, by operation under `operations`, and without errors by the way they went, `ucc`, `native` (by UCC
-    in the memory of a device), `messages`, `store` or `none`, under `paths`. `waited_s` is the time that
-    threads spent in wait(), or in calls that are not asynchronous, before the operation was over.
-    `in_flight`, operations that are not over, and `sleeps`, how often a thread slept while there were some,
-    are those of all groups that share connections with this one. Raises ValueError if the group has no ucc
-    backend.
+    - The counts at the top are sums over all operations.
+    - `operations`: the counts of each operation.
+    - `paths`: the counts of each path, without errors: `ucc`, `native` (UCC in the memory of a device),
+      `messages`, `store` or `none`.
+    - `waited_s`: the seconds that threads spent in wait(), or in calls that are not asynchronous.
+    - `in_flight`: the number of operations that have not ended, and `sleeps`: how often a thread slept
+      meanwhile. Both count all groups that share connections with this group.
+
+    Raises ValueError if the group has no ucc backend.
     """
     group = group or dist.distributed_c10d._get_default_group()
     backend = extension.backend_of(group)
@@ -48,9 +51,10 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
 
 def metrics() -> str:
-    """The numbers of all ucc groups of this process in Prometheus' text format.
+    """Return the counts of all ucc groups of this process in the text format of Prometheus.
 
-    Groups that share connections have one count of sleeps and of operations in flight, labelled `engine`.
+    Groups that share connections have a common count of sleeps and of operations in flight, with the label
+    `engine`.
     """
     rank = str(dist.get_rank()) if dist.is_initialized() else ""
     errors = _errors()

@@ -12,9 +12,10 @@ from torch_ucc.config import Config
 
 
 def dump(path: Path | str | None = None) -> dict[str, Any]:
-    """What this process recorded of its last 8192 operations, of all groups; also written to `path` as JSON.
+    """Return the records of the last 8192 operations of this process, of all groups.
 
-    May be called at any time, from any thread, whatever state the groups are in.
+    If `path` is given, also write them to this file as JSON. The call works at any time, from any thread,
+    even if groups have failed or hang.
     """
     text = extension.compiled().flight_recorder()
     if path is not None:

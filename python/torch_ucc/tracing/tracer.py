@@ -20,10 +20,10 @@ PERIOD = 0.01
 
 @contextlib.contextmanager
 def trace(path: Path | str) -> Iterator[None]:
-    """Record all operations of this rank, with who called each, and write them at the end.
+    """Record all operations of this rank within the `with` block, with the code that called each of them.
 
-    Each rank writes a file of its own: `run.rank0.json` for `run.json`, `run/rank0.json` for `run`, which
-    `torch-ucc trace show` reads together.
+    At the end of the block, each rank writes a file: `run.rank0.json` if `path` is `run.json`, and
+    `run/rank0.json` if `path` is `run`. `torch-ucc trace show` reads the files of all ranks together.
     """
     tracer = Tracer(Path(path))
     tracer.start()
@@ -34,10 +34,10 @@ def trace(path: Path | str) -> Iterator[None]:
 
 
 def mark_step() -> None:
-    """Say that an iteration of this program ends here; nothing if no trace is on.
+    """Mark the end of an iteration of this program in the trace. Without a trace, this has no effect.
 
-    `torch-ucc trace show` tells of each iteration where its time went. A program that uses torch.optim need
-    not call it: the optimizer's step() is where an iteration ends.
+    `torch-ucc trace show` shows how each iteration spent its time. A program that uses torch.optim need not
+    call this: there, the step() of the optimizer ends an iteration.
     """
     for tracer in list(Tracer._on):
         tracer.steps.mark()

@@ -158,7 +158,7 @@ def test_other_backends_are_what_they_were(replaced: None) -> None:
 def test_options_of_gloo_are_ignored_with_a_warning(replaced: None) -> None:
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(interface="lo")]
-    with pytest.warns(RuntimeWarning, match="ignores gloo's pg_options"):
+    with pytest.warns(RuntimeWarning, match="ignores its pg_options for gloo"):
         alone(pg_options=options)
     assert whose() == "UccBackend"
 

@@ -84,10 +84,10 @@ def refusals() -> None:
     x = torch.ones(8, 3)
     with pytest.raises(ValueError, match="there are 2 sizes for a group of 3 ranks"):
         functional.all_gather_into_tensor_uneven(x, [4, 4])
-    says = rf"by its sizes rank {rank} gives {ROWS[rank]} rows, but its tensor has shape \[8, 3\]"
+    says = rf"sizes\[{rank}\] is {ROWS[rank]}, but the tensor of rank {rank} has shape \[8, 3\]"
     with pytest.raises(ValueError, match=says):
         functional.all_gather_into_tensor_uneven(x, ROWS)
-    with pytest.raises(ValueError, match="the sizes are of 7 rows"):
+    with pytest.raises(ValueError, match="the sizes add up to 7, but"):
         functional.reduce_scatter_tensor_uneven(x, "sum", ROWS)
     with pytest.raises(ValueError, match="reduce_op is 'median', not one of sum, avg"):
         functional.reduce_scatter_tensor_uneven(x[:7], "median", ROWS)

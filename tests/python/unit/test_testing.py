@@ -283,7 +283,7 @@ def test_a_script_that_hangs_is_shown_and_killed(
 ) -> None:
     marks = [tmp_path / "0", tmp_path / "1"]
     jump_after(lambda: all(mark.exists() and mark.read_text() for mark in marks))
-    with pytest.raises(ScriptError, match="not ended after 600 s") as caught:
+    with pytest.raises(ScriptError, match="did not end within 600 s") as caught:
         run_script(STUCK_SCRIPT, 2, str(tmp_path), timeout=FAR)
     assert "in never_ends" in caught.value.output
     assert all(stacks.ended(int(mark.read_text())) for mark in marks)
