@@ -8,7 +8,7 @@ plans is imported when there is something to decide.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_ucc import config
@@ -19,6 +19,7 @@ from torch_ucc.topology.user import LOOPBACK, receive_buffers, settings_here, tl
 if TYPE_CHECKING:
     from torch_ucc.topology.job import Job
     from torch_ucc.topology.plan import Plan
+    from torch_ucc.topology.rails import Exchange
 
 Options = list[tuple[str, str]]
 
@@ -50,10 +51,6 @@ _of_contexts: dict[int, Chosen] = {}
 """By the number of the context."""
 
 
-Exchange = Callable[[bytes], Sequence[bytes]]
-"""Returns what each rank said, by rank; blocks until all did."""
-
-
 def choose(exchange: Exchange, rank: int, global_ranks: Sequence[int]) -> Chosen:
     """What to tell UCX and UCC's context on this rank. Raises ValueError if what somebody set leaves no way
     to a peer, or if the profile is for another topology.
@@ -73,7 +70,7 @@ def choose(exchange: Exchange, rank: int, global_ranks: Sequence[int]) -> Chosen
         needs_plan = len(said) > 1 or b"" in said
     if needs_plan:
         records = exchange(record_here())
-        agreed = agree(rank, global_ranks, records)
+        agreed = agree(rank, global_ranks, records, exchange)
         _refuse_problems(agreed.plan)
         _refuse_profile(agreed.job)
         return Chosen(agreed.plan.ucx_settings(rank), agreed.plan.ucc_settings(rank), agreed)
@@ -132,12 +129,18 @@ def record_here() -> bytes:
     return encode(this_host(), settings(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def agree(rank: int, global_ranks: Sequence[int], records: Sequence[bytes]) -> Agreed:
-    """Plans with what these ranks told each other: the same on all of them."""
-    from torch_ucc.topology.job import decode
+def agree(
+    rank: int, global_ranks: Sequence[int], records: Sequence[bytes], exchange: Exchange | None = None
+) -> Agreed:
+    """Plans with what these ranks told each other: the same on all of them. With `exchange`, the ranks of
+    several hosts first try the networks that the plan may use."""
+    from torch_ucc.topology import rails
+    from torch_ucc.topology.job import Job, decode
     from torch_ucc.topology.plan import make_plan
 
     job = decode(records)
+    if exchange is not None:
+        job = Job(job.hosts, job.ranks, rails.cut(job, rank, exchange))
     return Agreed(job, make_plan(job), rank, tuple(global_ranks))
 
 
