@@ -412,7 +412,7 @@ def test_a_torch_without_an_extension_is_told_which_have_one(running: str, tmp_p
     (tmp_path / "_core.torch-2.14.cpython-39-x86_64-linux-gnu.so").touch()  # for another Python
     with pytest.raises(ImportError) as error:
         extension.extension_for(running, tmp_path)
-    assert f"built for torch 2.9 and 2.13, but torch {running} is running. Install a torch" in str(error.value)
+    assert f"built for torch 2.9 and 2.13, but torch {running} is running. Install" in str(error.value)
 
 
 def test_a_package_without_extensions_says_so(tmp_path: Path) -> None:
