@@ -246,7 +246,7 @@ std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadli
   }
   const auto key = [&](std::uint64_t position) { return key_prefix_ + "/line/" + std::to_string(position); };
   auto lines = std::make_unique<LifeLines>(self, roster_.size(), plan.count_to(self),
-                                           [this](std::size_t recent) { return report_of_host(roster_, recent); });
+                                           [this](std::uint64_t question) { return answer_visitor(roster_, question); });
   store_->set(key(self), lines->address());
   for (const std::uint64_t peer : plan.from(self)) {
     const std::string text = get_by(*store_, key(peer), deadline, roster_.describe(peer) + " to listen for other hosts", give_up);

@@ -36,7 +36,17 @@ class JobFacts {
 // Returns for each rank on this host, this one included: the number of bytes that follow, as 8
 // bytes in the order of the host, then the time in nanoseconds of Clock, a space, the line
 // /proc/PID/stat, a line break, and what FlightRecorder::extract() returns for `recent` records.
+// Then in the same form the word "tcp", a line break, and tcp_facts().
 // Reads memory only, so it needs no other thread, and no rank that is still alive.
 std::string report_of_host(const Roster& roster, std::size_t recent);
+
+// What a visitor asks (LifeLines::Answer): the highest byte of its number says what, and the others
+// say of which rank or how much.
+enum class Question : std::uint8_t {
+  report = 0,     // report_of_host() of so many records
+  ask_stack = 1,  // asks this rank, on this host, for its Python stack; "asked", or empty if it offers none
+  stack = 2,      // what this rank has answered so far
+};
+std::string answer_visitor(const Roster& roster, std::uint64_t question);
 
 }  // namespace torch_ucc

@@ -12,4 +12,7 @@ char process_state(long pid);
 // Returns the line /proc/PID/stat; empty if there is no such process.
 std::string process_stat(long pid);
 
+// Returns whether the process has a handler for the signal, from 1 to 64.
+bool handles_signal(long pid, int signal);
+
 }  // namespace torch_ucc

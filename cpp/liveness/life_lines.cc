@@ -37,9 +37,9 @@ Ending meaning_of(int error) {
 
 }  // namespace
 
-LifeLines::LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming, Report report)
-    : self_(self), size_(size), report_(std::move(report)), incoming_(incoming), listen_until_(Deadline::after(kToBeConnected)) {
-  if (incoming_ != 0 || report_ != nullptr) {
+LifeLines::LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming, Answer answer)
+    : self_(self), size_(size), answer_(std::move(answer)), incoming_(incoming), listen_until_(Deadline::after(kToBeConnected)) {
+  if (incoming_ != 0 || answer_ != nullptr) {
     listener_ = Socket::listening();
   }
 }
@@ -83,7 +83,7 @@ void LifeLines::add_to(std::vector<pollfd>& polled) const {
 }
 
 Deadline LifeLines::next() const {
-  Deadline next = listener_ && report_ == nullptr ? listen_until_ : Deadline();
+  Deadline next = listener_ && answer_ == nullptr ? listen_until_ : Deadline();
   if (!deaf_until_.passed()) {
     next = std::min(next, deaf_until_);
   }
@@ -104,7 +104,7 @@ std::vector<Notice> LifeLines::serve() {
     advance(line, heard);
   }
   lines_.remove_if([](const Line& line) { return line.state == State::over; });
-  if (listener_ && report_ == nullptr && (incoming_ == 0 || listen_until_.passed())) {
+  if (listener_ && answer_ == nullptr && (incoming_ == 0 || listen_until_.passed())) {
     listener_ = Socket();
   }
   return heard;
@@ -199,7 +199,7 @@ void LifeLines::lost(Line& line, int error, std::vector<Notice>& heard) {
 void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
   if (line.state == State::awaits_hello && line.in.size() >= Hello::kBytes) {
     const std::optional<Hello> hello = Hello::decode(std::string_view(line.in).substr(0, Hello::kBytes));
-    const bool visits = hello && hello->from == Hello::kVisitor && report_ != nullptr;
+    const bool visits = hello && hello->from == Hello::kVisitor && answer_ != nullptr;
     // Two ranks may have a line each to the other, but a rank makes only one
     const auto is_known = [&](const Line& other) {
       return other.state == State::up && other.peer == hello->from && other.expected == line.expected;
@@ -247,15 +247,15 @@ void LifeLines::understand(Line& line, std::vector<Notice>& heard) {
 
 // The visitor closes the connection, or its time passes.
 void LifeLines::serve_visitor(Line& line) {
-  const std::optional<std::uint64_t> recent = line.served ? std::nullopt : decode_number(line.in);
-  line.served = line.served || recent;
+  const std::optional<std::uint64_t> question = line.served ? std::nullopt : decode_number(line.in);
+  line.served = line.served || question;
   if (line.served) {
     line.in.clear();
   }
-  if (recent) {
+  if (question) {
     try {
-      const std::string report = report_(static_cast<std::size_t>(*recent));
-      line.out += encode_number(report.size()) + report;
+      const std::string answer = answer_(*question);
+      line.out += encode_number(answer.size()) + answer;
     } catch (const std::bad_alloc&) {
       end(line);
       return;

@@ -27,18 +27,18 @@ namespace torch_ucc {
 // know the secret in the address gets no line.
 //
 // A visitor is a program with the secret that is no rank: `torch-ucc status`. It sends a Hello from
-// Hello::kVisitor, receives the answer, sends 8 bytes (little endian), which are the argument of
-// Report, and receives the number of bytes of the report (8 bytes) and the report.
+// Hello::kVisitor, receives the answer, sends its question, which is a number of 8 bytes (little
+// endian), and receives the number of bytes of the answer to it (8 bytes) and this answer.
 class LifeLines {
  public:
   // Called in the thread that calls serve(). Must not block.
-  using Report = std::function<std::string(std::size_t recent)>;
+  using Answer = std::function<std::string(std::uint64_t question)>;
 
   // `self` is our position and `size` the number of ranks. Listens on a port that the kernel
-  // chooses. Ranks must connect within 60 s. With `report`, visitors may connect until the end, and
+  // chooses. Ranks must connect within 60 s. With `answer`, visitors may connect until the end, and
   // otherwise it listens only until `incoming` lines are accepted or these 60 s have passed. Throws
   // std::system_error.
-  LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming, Report report = nullptr);
+  LifeLines(std::uint64_t self, std::size_t size, std::size_t incoming, Answer answer = nullptr);
   LifeLines(const LifeLines&) = delete;
   LifeLines& operator=(const LifeLines&) = delete;
 
@@ -80,7 +80,7 @@ class LifeLines {
     std::string in{};      // bytes that are read and not yet decoded
     std::string out{};     // bytes to be sent
     std::size_t sent = 0;  // of these, how many are sent
-    bool served = false;   // whether a visitor has received its report
+    bool served = false;   // whether a visitor has received its answer
     int error = 0;         // errno of a send that failed
   };
 
@@ -99,7 +99,7 @@ class LifeLines {
   const std::uint64_t self_;
   const std::size_t size_;
   const Secret secret_ = Secret::random();
-  const Report report_;
+  const Answer answer_;
   std::size_t incoming_;  // lines that are still to be accepted
   Socket listener_;
   Deadline deaf_until_ = Deadline::after(milliseconds(0));  // see accept()

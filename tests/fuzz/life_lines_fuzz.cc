@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t step = std::max<std::size_t>(data[1], 1);
   for (std::size_t at = 0; at < bytes.size(); at += step) {
     ::send(client.get(), bytes.data() + at, std::min(step, bytes.size() - at), MSG_NOSIGNAL | MSG_DONTWAIT);
-    for (const Notice& notice : lines.turn()) {
+    for (const Notice& notice : lines.serve()) {
       if (notice.peer >= kRanks) {
         std::abort();
       }

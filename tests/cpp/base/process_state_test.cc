@@ -29,5 +29,19 @@ TEST(ProcessState, FollowsAProcessToItsEnd) {
   EXPECT_EQ(process_state(child), 'X');
 }
 
+TEST(ProcessState, KnowsWhichSignalsAreHandled) {
+  ASSERT_NE(std::signal(SIGRTMAX - 2, [](int) {}), SIG_ERR);
+  EXPECT_TRUE(handles_signal(::getpid(), SIGRTMAX - 2));
+  ASSERT_NE(std::signal(SIGRTMAX - 2, SIG_IGN), SIG_ERR);
+  EXPECT_FALSE(handles_signal(::getpid(), SIGRTMAX - 2));
+  ASSERT_NE(std::signal(SIGRTMAX, [](int) {}), SIG_ERR);  // the highest bit
+  EXPECT_TRUE(handles_signal(::getpid(), SIGRTMAX));
+  for (const int none : {-1, 0, 65}) {
+    EXPECT_FALSE(handles_signal(::getpid(), none));
+  }
+}
+
+TEST(ProcessState, OfAProcessThatIsNotThereHandlesNothing) { EXPECT_FALSE(handles_signal(1L << 40U, SIGTERM)); }
+
 }  // namespace
 }  // namespace torch_ucc
