@@ -16,7 +16,10 @@ from torch_ucc.status import findings, job, screen
 
 
 def main(arguments: list[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    if asked.stacks and asked.rank is None:
+        parser.error("--stacks needs --rank")
     while True:
         code = _show(asked)
         if not asked.watch or code == 2:
@@ -56,7 +59,7 @@ def _show(asked: argparse.Namespace) -> int:
     elif asked.json:
         print(json.dumps(screen.as_data(one, told_of_it)))
     elif asked.rank is not None:
-        print(screen.detail(one, asked.rank, with_stacks=not asked.watch))
+        print(screen.detail(one, asked.rank, not asked.watch, asked.stacks))
     else:
         print(screen.screen(one, told_of_it))
     return 1 if told_of_it else 0
@@ -71,7 +74,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several jobs run"
     )
-    parser.add_argument("--rank", type=int, help="show one rank: its last operations and its Python stack")
+    parser.add_argument(
+        "--rank", type=int, help="show one rank: its last operations, its Python stack and its threads"
+    )
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="with --rank, on the host of the rank: also the Python and C stacks of all threads, if py-spy, "
+        "eu-stack or gdb is installed; the process stands still meanwhile",
+    )
     parser.add_argument(
         "--watch",
         type=float,

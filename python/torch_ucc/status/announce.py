@@ -24,6 +24,7 @@ def announce(compiled: Any) -> None:
     """At the first group of the process. Must not fail: the group does not need it."""
     with contextlib.suppress(Exception):
         compiled.tell("process", json.dumps(_facts()))
+        compiled.tell("stacks", json.dumps(_stacks()))
 
 
 def _facts() -> dict[str, Any]:
@@ -36,7 +37,6 @@ def _facts() -> dict[str, Any]:
         "torch_ucc": version("torch-ucc"),
         "boot_id": _boot_id(),
         "wall_minus_steady_ns": time.time_ns() - time.monotonic_ns(),
-        "stacks": _stacks(),
     }
 
 
@@ -47,8 +47,9 @@ def _boot_id() -> str:
         return ""
 
 
-def _stacks() -> dict[str, int] | None:
-    """How to ask for the Python stack of the main thread: a signal, and the memory that the stack goes to.
+def _stacks() -> tuple[int, int] | None:
+    """How to ask for the Python stack of the main thread: a signal, and the descriptor of the memory that the
+    stack goes to. C++ reads it, too (cpp/liveness/stack_offer.h).
 
     The handler is C code that reads the frames of the thread that it interrupts. That is the main thread,
     unless it blocks the signal. Other threads may run meanwhile, so their frames cannot be read safely. None
@@ -66,7 +67,7 @@ def _stacks() -> dict[str, int] | None:
         os.close(memory)
         return None
     _open.append(memory)
-    return {"signal": int(free[0]), "descriptor": memory}
+    return int(free[0]), memory
 
 
 def _used_signals() -> int:

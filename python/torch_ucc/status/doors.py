@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 LIMIT_S = 1.5
 """For one host to answer."""
@@ -19,6 +20,18 @@ AT_ONCE = 3
 """Ranks of one host that are asked at once."""
 _MAGIC = b"tuccline"
 _VISITOR = (1 << 64) - 1
+_NUMBER_BITS = 56
+
+
+class Question(IntEnum):
+    """What is asked (cpp/backend/job_facts.h)."""
+
+    REPORT = 0
+    """Of the host, with so many recent records of each process."""
+    ASK_STACK = 1
+    """Of a rank of the host, for its Python stack. The answer is empty if it offers none."""
+    STACK = 2
+    """What this rank has answered so far."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +52,24 @@ class Door:
         return bytes.fromhex(self.secret[32:])
 
 
-def ask(doors: Mapping[int, Sequence[Door]], recent: int, limit_s: float = LIMIT_S) -> dict[int, bytes | str]:
-    """By number of the host: its report, or why there is none."""
-    return asyncio.run(_ask(doors, recent, limit_s))
+def ask(
+    doors: Mapping[int, Sequence[Door]], what: Question, number: int, limit_s: float = LIMIT_S
+) -> dict[int, bytes | str]:
+    """By number of the host: its answer, or why there is none."""
+    return asyncio.run(_ask(doors, what << _NUMBER_BITS | number, limit_s))
 
 
-async def _ask(doors: Mapping[int, Sequence[Door]], recent: int, limit_s: float) -> dict[int, bytes | str]:
-    answers = await asyncio.gather(*(_host(each, recent, limit_s) for each in doors.values()))
+async def _ask(doors: Mapping[int, Sequence[Door]], question: int, limit_s: float) -> dict[int, bytes | str]:
+    answers = await asyncio.gather(*(_host(each, question, limit_s) for each in doors.values()))
     return dict(zip(doors, answers, strict=True))
 
 
-async def _host(doors: Sequence[Door], recent: int, limit_s: float) -> bytes | str:
+async def _host(doors: Sequence[Door], question: int, limit_s: float) -> bytes | str:
     """Asks several of its ranks by all of their addresses at once; the first answer counts."""
     tries = {
-        asyncio.create_task(_visit(door, address, recent)) for door in doors for address in door.hosts.split()
+        asyncio.create_task(_visit(door, address, question))
+        for door in doors
+        for address in door.hosts.split()
     }
     why = "it has no address"
     waiting = tries
@@ -80,13 +97,13 @@ async def _end(tasks: set[asyncio.Task[bytes]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _visit(door: Door, address: str, recent: int) -> bytes:
+async def _visit(door: Door, address: str, question: int) -> bytes:
     reader, writer = await asyncio.open_connection(address, door.port)
     try:
         writer.write(_MAGIC + door.knock + struct.pack("<Q", _VISITOR))
         if await reader.readexactly(len(door.answer)) != door.answer:
             raise ValueError("it does not know the secret of the job")
-        writer.write(struct.pack("<Q", recent))
+        writer.write(struct.pack("<Q", question))
         (size,) = struct.unpack("<Q", await reader.readexactly(8))
         return await reader.readexactly(size)
     finally:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from torch_ucc.status import network
 from torch_ucc.status.job import Job, Rank, shown
 from torch_ucc.tracing import diagnosis, timeline
 from torch_ucc.tracing.clocks import TOGETHER
@@ -54,7 +55,7 @@ class _Wait:
 def findings(job: Job) -> list[Finding]:
     """The most important first."""
     found = [*_ended(job), *_failed(job), *_waited_for(job)]
-    return found or [*_slow(job)]
+    return found or [*_long(job), *([*_slow_network(job)] or _slow(job))]
 
 
 def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
@@ -83,31 +84,35 @@ def _failed(job: Job) -> Iterator[Finding]:
 def _waited_for(job: Job) -> Iterator[Finding]:
     """Ranks for which others wait and that wait for nobody themselves; else what else is known."""
     waits: dict[int, dict[int, _Wait]] = defaultdict(dict)
-    complete: list[tuple[Rank, Record]] = []
-    for rank in job.ranks.values():
-        for record in filter(lambda each: is_stuck(rank, each), rank.open):
-            group = rank.groups[record.group].name
-            since = record.awaited_ns or record.issued_ns
-            late = [other for other in _needed(rank, record) if _keeps_waiting(job, other, group, record)]
-            for other in late:
-                waits[rank.rank].setdefault(other, _Wait(group, record, rank.now_ns - since))
-            if not late and not record.message:
-                complete.append((rank, record))
+    for rank, record, late in _stuck(job):
+        since = record.awaited_ns or record.issued_ns
+        for other in late:
+            wait = _Wait(rank.groups[record.group].name, record, rank.now_ns - since)
+            waits[rank.rank].setdefault(other, wait)
     awaited = {other for each in waits.values() for other in each}
     causes = [rank for rank in sorted(awaited) if rank not in waits or _is_stopped(job.ranks[rank])]
     for cause in causes:
         waiting = {rank: each[cause] for rank, each in waits.items() if cause in each and rank != cause}
         if waiting:
             yield _cause(job.ranks[cause], waiting)
-    if causes:
-        return
-    if waits:
+    if waits and not causes:
         dumps = [_settled(rank) for rank in job.ranks.values()]
         if told := diagnosis.of_calls(dumps):
             yield Finding(told)
-            return
-    for rank, record in complete:
-        if rank.now_ns - record.issued_ns > LONG_NS:
+
+
+def _stuck(job: Job) -> Iterator[tuple[Rank, Record, list[int]]]:
+    """Operations for which a rank has waited long, and the ranks that keep each of them from ending."""
+    for rank in job.ranks.values():
+        for record in filter(lambda each: is_stuck(rank, each), rank.open):
+            group = rank.groups[record.group].name
+            yield rank, record, [o for o in _needed(rank, record) if _keeps_waiting(job, o, group, record)]
+
+
+def _long(job: Job) -> Iterator[Finding]:
+    """An operation that takes long although all ranks have called it."""
+    for rank, record, late in _stuck(job):
+        if not late and not record.message and rank.now_ns - record.issued_ns > LONG_NS:
             name = rank.groups[record.group].name
             yield Finding(
                 f"All ranks have called {_call(record, name)}, and it has taken "
@@ -175,10 +180,22 @@ def elsewhere(rank: Rank) -> str:
     return f"has been outside of torch-ucc for {since} and {rank.doing()}; its last call was {call}"
 
 
-def _slow(job: Job) -> Iterator[Finding]:
-    """Ranks, or all ranks of a host, that come last to most operations that need all ranks."""
-    if len(job.ranks) < 2:
-        return
+@dataclass(frozen=True)
+class _Seen:
+    """Recent operations that all of their ranks need, with what each rank did."""
+
+    operations: list[list[timeline.Entry]]
+    span_ns: int
+
+    @property
+    def moving(self) -> float:
+        """The part of the time in which all ranks of an operation had called it and none had its result."""
+        spans = [min(e.end_ns for e in each) - max(e.start_ns for e in each) for each in self.operations]
+        return min(1.0, sum(max(0, each) for each in spans) / self.span_ns)
+
+
+def _seen(job: Job) -> _Seen | None:
+    """None if too few were seen."""
     entries = timeline.merge([rank.dump() for rank in job.ranks.values()])
     members = {group.name: len(group.ranks) for rank in job.ranks.values() for group in rank.groups.values()}
     came = defaultdict(list)
@@ -187,27 +204,53 @@ def _slow(job: Job) -> Iterator[Finding]:
             came[entry.group, entry.record.seq].append(entry)
     whole = [each for (group, _), each in came.items() if len(each) == members.get(group) and len(each) > 1]
     if len(whole) < _ENOUGH:
+        return None
+    times = [(e.start_ns, e.end_ns) for each in whole for e in each]
+    return _Seen(whole, max(end for _, end in times) - min(start for start, _ in times))
+
+
+def _slow(job: Job) -> Iterator[Finding]:
+    """Ranks, or all ranks of a host, that come last to most operations that need all ranks."""
+    seen = _seen(job)
+    if seen is None:
         return
-    span = max(e.end_ns for each in whole for e in each) - min(e.start_ns for each in whole for e in each)
+    number = len(seen.operations)
     for of, name in ((lambda rank: job.ranks[rank].host, "host"), (lambda rank: rank, "rank")):
         times: dict[object, int] = defaultdict(int)
         waited: dict[object, int] = defaultdict(int)
-        for each in whole:
+        for each in seen.operations:
             last = max(each, key=lambda entry: entry.start_ns)
             others = [e for e in each if of(e.rank) != of(last.rank)]
             if others:
                 times[of(last.rank)] += 1
                 waited[of(last.rank)] += last.start_ns - max(e.start_ns for e in others)
         for who, count in times.items():
-            if count >= _OFTEN * len(whole) and waited[who] >= _MUCH * span:
+            if count >= _OFTEN * number and waited[who] >= _MUCH * seen.span_ns:
                 ranks = tuple(rank for rank in job.ranks if of(rank) == who)
                 yield Finding(
-                    f"{name.capitalize()} {who} is slow: it came last to {count} of the last {len(whole)} "
+                    f"{name.capitalize()} {who} is slow: it came last to {count} of the last {number} "
                     f"operations, on average {duration(waited[who] / count)} after the others, which is "
-                    f"{waited[who] / span:.0%} of all time.",
+                    f"{waited[who] / seen.span_ns:.0%} of all time.",
                     ranks,
                 )
                 return
+
+
+def _slow_network(job: Job) -> Iterator[Finding]:
+    """A host whose network is slow, if the job spends much time in moving data."""
+    named = network.slow_host(job.connections)
+    if named is None:
+        return
+    seen = _seen(job)
+    if seen is not None and seen.moving >= _MUCH:
+        share = f"The ranks spend {seen.moving:.0%} of the time in operations that all have called."
+    elif any(not late for _, _, late in _stuck(job)):
+        share = "The ranks are in operations that all have called."
+    else:
+        return
+    host, why = named
+    ranks = tuple(rank for rank in job.ranks if job.ranks[rank].host == host)
+    yield Finding(f"The network of host {host} is slow: {why}. {share}", ranks)
 
 
 # --- words and small questions ------------------------------------------------------------------------------

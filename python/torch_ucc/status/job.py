@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from torch_ucc.status import doors, segment
+from torch_ucc.status import doors, network, segment
 from torch_ucc.status.segment import Process
 from torch_ucc.tracing.records import Dump, Group, Record, groups_of
 
@@ -110,6 +110,8 @@ class Job:
     """Ranks that have ended, and what the others know of it."""
     silent: dict[str, str] = field(default_factory=dict)
     """Hosts that gave no answer, and why."""
+    connections: dict[str, list[network.Connection]] = field(default_factory=dict)
+    """By host: those over TCP to other hosts, if there are several."""
 
     @property
     def name(self) -> str:
@@ -121,6 +123,15 @@ class Job:
     def program(self) -> str:
         facts = (each.process.facts.get("process") for each in self.ranks.values())
         return next((str(fact["program"]) for fact in facts if fact), "")
+
+    def ways_in(self) -> Iterator[doors.Door]:
+        """Where ranks can be asked what their hosts do, as far as that is known. Some come twice."""
+        for rank in self.ranks.values():
+            for context in rank.process.under("context/"):
+                if context["world"] == self.world:
+                    for each in context["doors"]:
+                        if each["rank"] not in self.gone:
+                            yield doors.Door(**each)
 
     def unseen(self) -> list[int]:
         """Ranks of which nothing is known.
@@ -223,16 +234,19 @@ def _ask_others(job: Job, recent: int) -> None:
     """Goes from host to host: each host that answers knows the doors of a few further ones."""
     names = list(job.hosts)
     seen = {names.index(each.host) for each in job.ranks.values()}
+    if len(names) > 1:
+        job.connections = {names[host]: network.here() for host in seen}
     tried: set[doors.Door] = set()
     failed: dict[int, str] = {}
     while waiting := _doors(job, seen, tried):
         tried.update(door for each in waiting.values() for door in each)
-        answers = doors.ask(waiting, recent)
+        answers = doors.ask(waiting, doors.Question.REPORT, recent)
         for host, answer in answers.items():
             if isinstance(answer, str):
                 failed[host] = answer
                 continue
             seen.add(host)
+            job.connections[names[host]] = network.from_report(answer)
             now: dict[str, Job] = {job.world: job}
             for process in segment.from_report(answer):
                 for context in process.under("context/"):
@@ -244,17 +258,9 @@ def _ask_others(job: Job, recent: int) -> None:
 def _doors(job: Job, seen: set[int], tried: set[doors.Door]) -> dict[int, list[doors.Door]]:
     """Those that were not tried, of hosts that have not answered, by number of the host."""
     found: dict[int, list[doors.Door]] = defaultdict(list)
-    for rank in job.ranks.values():
-        for context in rank.process.under("context/"):
-            for each in context["doors"]:
-                if (
-                    context["world"] == job.world
-                    and each["host"] not in seen
-                    and each["rank"] not in job.gone
-                ):
-                    door = doors.Door(**each)
-                    if door not in tried and len(found[door.host]) < doors.AT_ONCE:
-                        found[door.host].append(door)
+    for door in dict.fromkeys(job.ways_in()):
+        if door.host not in seen and door not in tried and len(found[door.host]) < doors.AT_ONCE:
+            found[door.host].append(door)
     return {host: each for host, each in found.items() if each}
 
 

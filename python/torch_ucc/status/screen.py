@@ -1,18 +1,24 @@
-"""A job on one screen, however many ranks it has."""
+"""A job on one screen, however many ranks it has.
+
+On a terminal, tables have frames as wide as the terminal at most, and what is wrong is red.
+"""
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from torch_ucc._style import bold, green, is_styled, red, table, yellow
+from torch_ucc.status import stacks
 from torch_ucc.status.findings import Finding, elsewhere
 from torch_ucc.status.job import Job, Rank, shown
-from torch_ucc.status.stacks import python_stack
 from torch_ucc.tracing.records import Record
-from torch_ucc.tracing.text import duration, size, table
+from torch_ucc.tracing.text import duration, size
 
 ROWS = 16
 """Rows of a table; the rest is counted."""
@@ -20,23 +26,56 @@ LAST = 10
 """Operations of one rank that are shown."""
 
 
+_NARROWEST = 12
+"""Columns of the terminal that a cell keeps if its table is too wide."""
+
+
 @dataclass(frozen=True)
 class Table:
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+    styles: Mapping[int, Callable[[str], str]] = field(default_factory=dict)
+    """Of rows that do not look like the others."""
 
     def text(self) -> str:
-        rest = f"\n... and {len(self.rows) - ROWS} more rows" if len(self.rows) > ROWS else ""
-        return table(self.head, self.rows[:ROWS]) + rest
+        rows = self.rows[:ROWS]
+        drawn = self._framed(rows) if is_styled() else [table(self.head, rows)]
+        if len(self.rows) > ROWS:
+            drawn.append(f"... and {len(self.rows) - ROWS} more rows")
+        return "\n".join(drawn)
+
+    def _framed(self, rows: Sequence[tuple[str, ...]]) -> list[str]:
+        widths = [max(map(len, column)) for column in zip(self.head, *rows, strict=True)]
+        room = _width() - 3 * len(widths) - 1
+        while sum(widths) > room and max(widths) > _NARROWEST:
+            widths[widths.index(max(widths))] -= 1
+        bar = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+        lines = [
+            "| " + " | ".join(style(_cut(c, w)) for c, w in zip(row, widths, strict=True)) + " |"
+            for row, style in [(self.head, bold), *((row, self._style(i)) for i, row in enumerate(rows))]
+        ]
+        return [bar, lines[0], bar, *lines[1:], bar]
+
+    def _style(self, row: int) -> Callable[[str], str]:
+        return self.styles.get(row, str)
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell.ljust(width) if len(cell) <= width else cell[: width - 1] + "…"
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
 
 
 def screen(job: Job, found: Sequence[Finding]) -> str:
-    parts = [_head(job), _verdict(found), *(each.text() for each in tables(job))]
+    parts = [bold(_head(job)), _verdict(found), *(each.text() for each in tables(job, found))]
     return "\n\n".join(part for part in parts if part)
 
 
-def tables(job: Job) -> list[Table]:
-    return [each for each in (_doing(job), _groups(job)) if each.rows]
+def tables(job: Job, found: Sequence[Finding] = ()) -> list[Table]:
+    accused = {rank for each in found for rank in each.ranks}
+    return [each for each in (_doing(job, accused), _groups(job)) if each.rows]
 
 
 def page(job: Job, found: Sequence[Finding]) -> str:
@@ -77,11 +116,25 @@ BODY
 
 
 def listing(jobs: Sequence[Job], found: Sequence[Sequence[Finding]]) -> str:
-    rows = [
-        (job.name, f"{job.size}", f"{len(job.hosts)}", job.program(), "something is wrong" if told else "")
-        for job, told in zip(jobs, found, strict=True)
-    ]
-    return table(("job", "ranks", "hosts", "program", ""), rows)
+    """A row for each job. Those that have processes in common are of one program."""
+    rows: list[tuple[str, ...]] = []
+    sharing = {job.name: [o.name for o in jobs if o is not job and _pids(o) & _pids(job)] for job in jobs}
+    for job, told in zip(jobs, found, strict=True):
+        pids = shown(rank.pid for rank in job.ranks.values() if rank.process.here)
+        others = ", ".join(sharing[job.name])
+        state = "something is wrong" if told else "well"
+        rows.append((job.name, str(job.size), str(len(job.hosts)), job.program(), pids, others, state))
+    styles = {i: red for i, told in enumerate(found) if told}
+    head = ("job", "ranks", "hosts", "program", "processes here", "shares them with", "state")
+    note = (
+        "\n\nJobs that share processes are one program: it has a job for each set of ranks that it started "
+        "with a store of its own, such as a replica group."
+    )
+    return Table(head, rows, styles).text() + (note if any(sharing.values()) else "")
+
+
+def _pids(job: Job) -> set[tuple[str, int]]:
+    return {(rank.host, rank.pid) for rank in job.ranks.values()}
 
 
 def _head(job: Job) -> str:
@@ -99,30 +152,40 @@ def _head(job: Job) -> str:
 
 def _verdict(found: Sequence[Finding]) -> str:
     if not found:
-        return "Nothing is wrong that can be seen."
-    lines = [f"! {each.text}" for each in found[:ROWS]]
+        return green("Nothing is wrong that can be seen.")
+    lines = [red(_wrapped(f"! {each.text}")) for each in found[:ROWS]]
     if len(found) > ROWS:
         lines.append(f"! and {len(found) - ROWS} more")
     return "\n".join(lines)
 
 
-def _doing(job: Job) -> Table:
+def _wrapped(text: str) -> str:
+    """For a terminal; a program that reads the text gets one line."""
+    return textwrap.fill(text, _width(), subsequent_indent="  ") if is_styled() else text
+
+
+def _doing(job: Job, accused: Collection[int]) -> Table:
     """Ranks that do the same share a row; the largest rows first."""
     alike: dict[tuple[str, ...], list[Rank]] = defaultdict(list)
     for rank in job.ranks.values():
         alike[_activity(rank)].append(rank)
-    rows = []
+    rows: list[tuple[str, ...]] = []
+    styles: dict[int, Callable[[str], str]] = {}
     for (what, group, how), ranks in sorted(alike.items(), key=lambda row: -len(row[1])):
+        if any(rank.rank in accused for rank in ranks):
+            styles[len(rows)] = red
         times = [_since(rank) for rank in ranks]
         longest = duration(max(times)) if times else ""
         hosts = sorted({rank.host for rank in ranks})
         where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
         rows.append((shown(rank.rank for rank in ranks), where, what, group, longest, how, _cpu(ranks)))
     if job.gone:
+        styles[len(rows)] = red
         rows.append((shown(job.gone), "", "has ended", "", "", "", ""))
     if unseen := job.unseen():
+        styles[len(rows)] = yellow
         rows.append((shown(unseen), "", "not seen", "", "", "", ""))
-    return Table(("ranks", "host", "doing", "group", "since", "state", "cores"), rows)
+    return Table(("ranks", "host", "doing", "group", "since", "state", "cores"), rows, styles)
 
 
 def _activity(rank: Rank) -> tuple[str, str, str]:
@@ -208,11 +271,16 @@ def _rate(records: Sequence[Record]) -> tuple[float, float]:
     return len(ended) / span, sum(each.bytes for each in ended) / span
 
 
-def detail(job: Job, number: int, with_stacks: bool = True) -> str:
+def detail(job: Job, number: int, with_stacks: bool = True, of_all_threads: bool = False) -> str:
     """One rank: what it is in, its last operations, the plan of its connections, and its stacks."""
     rank = job.ranks.get(number)
     if rank is None:
-        return f"Rank {number}: {job.gone.get(number, 'nothing was seen of it')}"
+        if number in job.gone:
+            return f"Rank {number}: {job.gone[number]}"
+        here = {each.host for each in job.ranks.values() if each.process.here}
+        hosts = [name for name, ranks in job.hosts.items() if number in ranks and name not in here]
+        there = f". It can be looked at on its host: {_command(job, number, hosts[0])}" if hosts else ""
+        return f"Rank {number}: nothing was seen of it{there}"
     head = f"Rank {number}, host {rank.host}, pid {rank.pid}: {elsewhere(rank)}"
     rows = [
         (
@@ -226,16 +294,35 @@ def detail(job: Job, number: int, with_stacks: bool = True) -> str:
         )
         for each in rank.records[-LAST:]
     ]
-    parts = [head, table(("seq", "operation", "group", "route", "state", "called", "took"), rows)]
+    last = Table(("seq", "operation", "group", "route", "state", "called", "took"), rows)
+    parts = [bold(head), last.text()]
     for context in rank.process.under("plan/"):
         parts.append("\n".join(f"{name}: {value}" for name, value in context.items()))
-    if not with_stacks:
-        pass
-    elif rank.process.here:
-        parts.append(python_stack(rank.process))
-    else:
-        parts.append(f"Its Python stack can be read on host {rank.host}.")
+    if with_stacks:
+        parts += _stacks(job, rank, of_all_threads)
     return "\n\n".join(parts)
+
+
+def _stacks(job: Job, rank: Rank, of_all_threads: bool) -> Iterator[str]:
+    """Of its main thread and, on this host, what is known of all of its threads."""
+    title = bold("Python stack of the main thread:")
+    if rank.process.here:
+        yield f"{title}\n{stacks.python_stack(rank.process)}"
+        yield stacks.threads(rank.pid)
+        if of_all_threads:
+            yield stacks.all_stacks(rank.pid)
+        return
+    there = _command(job, rank.rank, rank.host)
+    text = stacks.stack_of_other_host(job, rank)
+    if text is None:
+        yield f"{title}\nNo rank of host {rank.host} gives an answer. It can be read there: {there}"
+    else:
+        yield f"{title}\n{text}"
+        yield f"Its threads can be seen on its host: {there}{' --stacks' * of_all_threads}"
+
+
+def _command(job: Job, rank: int, host: str) -> str:
+    return f"ssh {host} torch-ucc status {job.name} --rank {rank}"
 
 
 def as_data(job: Job, found: Sequence[Finding]) -> dict[str, Any]:

@@ -248,14 +248,19 @@ class Segment:
         return list(found.values())
 
 
-def from_report(report: bytes) -> Iterator[Process]:
-    """The processes of another host, from what one of its ranks answered (cpp/backend/job_facts.h)."""
+def parts_of(report: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The first line and the rest of each part of what a rank answered (cpp/backend/job_facts.h)."""
     at = 0
     while at < len(report):
         (size,) = struct.unpack_from("<Q", report, at)
-        part = report[at + 8 : at + 8 + size]
+        line, _, rest = report[at + 8 : at + 8 + size].partition(b"\n")
         at += 8 + size
-        line, _, extract = part.partition(b"\n")
+        yield line, rest
+
+
+def from_report(report: bytes) -> Iterator[Process]:
+    """The processes of another host."""
+    for line, extract in parts_of(report):
         now, _, stat = line.partition(b" ")
         if not stat or len(extract) < 8:
             continue  # it has ended

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -120,6 +122,32 @@ def test_a_rank_in_an_endless_loop() -> None:
         assert "all_reduce(float32[1000] SUM)" in text
         shown = status(pid, "--rank", "1").stdout
         assert 'File "<string>", line 11 in <module>' in shown, shown
+        threads = [line.split()[1] for line in shown.splitlines() if " ucc-" in line]
+        assert {"ucc-progress", "ucc-watch"} <= set(threads), shown
+
+
+def test_a_terminal_gets_colours() -> None:
+    with job("loop") as ranks:
+        pid = str(ranks[0].pid)
+        until(blames(1), pid)
+        command = shlex.join([sys.executable, "-m", "torch_ucc", "status", pid])
+        for colours, wanted in (({}, True), ({"NO_COLOR": "1"}, False)):
+            env = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **colours}
+            env = {name: value for name, value in env.items() if name != "NO_COLOR" or colours}
+            ran = subprocess.run(
+                ["script", "-qec", command, "/dev/null"],
+                env=env,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert ran.returncode == 1, ran.stdout
+            assert "Rank 1" in ran.stdout
+            assert ("\033[31m! Rank 1" in ran.stdout) == wanted, ran.stdout
+            assert ("\n+--" in ran.stdout) == wanted, ran.stdout
+        assert "\033" not in status(pid).stdout
 
 
 def test_a_rank_that_sleeps() -> None:
@@ -197,6 +225,55 @@ def test_ranks_of_another_host(culprit: int) -> None:
             before=before,
         )
         assert len(data["ranks"]) == 4
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_the_stack_of_a_rank_of_another_host() -> None:
+    with hosts(2) as made, made.started(looping, 3, per_host=[1, 3]) as ranks:
+        before = tuple(made.at(0))
+        job = until(blames(3), before=before)["job"]
+        shown = status("--rank", "3", before=before).stdout
+        assert re.search(r'File ".*test_status\.py", line \d+ in looping', shown), shown
+        assert f"ssh host1 torch-ucc status {job} --rank 3" in shown
+        ranks.kill(3, signal.SIGSTOP)
+        shown = status("--rank", "3", before=before).stdout
+        assert "no answer: the process is stopped" in shown, shown
+        # The rank that is asked may be stopped, too.
+        ranks.kill(1, signal.SIGSTOP)
+        shown = status("--rank", "2", before=before).stdout
+        assert re.search(r'File ".*test_status\.py", line \d+ in looping', shown), shown
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_the_stack_of_a_rank_whose_host_is_silent() -> None:
+    with hosts(2) as made, made.started(looping, 1) as ranks:
+        before = tuple(made.at(0))
+        job = until(blames(1), before=before)["job"]
+        assert "in looping" in status("--rank", "1", before=before).stdout
+        ranks.kill(1, signal.SIGSTOP)
+        shown = status("--rank", "1", before=before)
+        assert "nothing was seen of it" in shown.stdout, shown
+        assert f"ssh host1 torch-ucc status {job} --rank 1" in shown.stdout
+
+
+def moving() -> None:
+    data = torch.ones(1 << 20)
+    while True:
+        dist.all_reduce(data)
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_host_whose_network_is_slow() -> None:
+    with hosts(3) as made, made.started(moving):
+        before = tuple(made.at(0))
+        until(lambda data: len(data["ranks"]) == 3 and not data["findings"], before=before)
+        made.limit(2, "40mbit")
+
+        def sees(data: dict[str, Any]) -> bool:
+            return bool(data["findings"]) and data["findings"][0]["ranks"] == [2]
+
+        text = until(sees, before=before)["findings"][0]["text"]
+        assert text.startswith("The network of host host2 is slow: host host2 sends "), text
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
+from torch_ucc import _style
 from torch_ucc.status import job as jobs
+from torch_ucc.status import stacks
 from torch_ucc.status.findings import Finding, confirmed, findings
 from torch_ucc.status.job import Job, runs, shown
+from torch_ucc.status.network import Connection
 from torch_ucc.status.screen import as_data, detail, listing, page, screen
 from torch_ucc.status.segment import Process
 from torch_ucc.tracing.records import Record
@@ -65,7 +73,6 @@ def process(
             "torch": "2.13.0",
             "torch_ucc": "0.1",
             "boot_id": "b",
-            "stacks": None,
         },
         "context/1": {
             "number": 1,
@@ -314,16 +321,38 @@ def test_the_same_for_programs() -> None:
     assert data["ranks"][1]["since_s"] == 4.0
 
 
+def in_world(process: Process, world: str, pid: int) -> Process:
+    facts = {**process.facts, "context/1": {**process.facts["context/1"], "world": world}}
+    return dataclasses.replace(process, pid=pid, here=True, facts=facts)
+
+
 def test_several_jobs_are_listed() -> None:
-    one = process(0, 1, [])
-    other = process(0, 1, [])
-    other = dataclasses.replace(
-        other, facts={**other.facts, "context/1": {**other.facts["context/1"], "world": "99"}}
+    found = jobs.assemble(
+        [in_world(process(0, 1, []), "12345678", 50), in_world(process(0, 1, []), "99", 60)]
     )
-    found = jobs.assemble([one, other])
     assert [each.name for each in found] == ["12345678", "99"]
-    text = listing(found, [[], [Finding("x")]])
-    assert [line.endswith("something is wrong") for line in text.splitlines()] == [False, False, True]
+    lines = listing(found, [[], [Finding("x")]]).splitlines()
+    assert [line.split()[:1] for line in lines] == [["job"], ["12345678"], ["99"]]
+    assert [line.endswith("something is wrong") for line in lines] == [False, False, True]
+
+
+def test_worlds_of_one_program_are_listed_as_such() -> None:
+    """Two replicas of two ranks each, whose first ranks have a world of their own."""
+    replicas = [
+        in_world(process(rank, 2, []), world, pid)
+        for world, pids in (("aaaa", (50, 51)), ("bbbb", (60, 61)))
+        for rank, pid in enumerate(pids)
+    ]
+    leaders = [in_world(process(rank, 2, []), "cccc", pid) for rank, pid in enumerate((50, 60))]
+    stranger = in_world(process(0, 1, []), "dddd", 70)
+    found = jobs.assemble([*replicas, *leaders, stranger])
+    text = listing(found, [[]] * 4)
+    cells = {line.split()[0]: re.split(r"\s{2,}", line) for line in text.splitlines()[1:5]}
+    assert cells["aaaa"][4:] == ["50-51", "cccc", "well"]
+    assert cells["bbbb"][4:] == ["60-61", "cccc", "well"]
+    assert cells["cccc"][4:] == ["50,60", "aaaa, bbbb", "well"]
+    assert cells["dddd"][4:] == ["70", "well"]
+    assert "Jobs that share processes are one program" in text
 
 
 def test_a_process_in_two_worlds_is_a_rank_of_both() -> None:
@@ -341,3 +370,97 @@ def test_the_page_for_a_browser_escapes_what_programs_are_called() -> None:
     text = page(made, findings(made))
     assert "Group &#x27;0&#x27; has failed. Rank 0 was told: &lt;b&gt;&amp;" in text
     assert "<td>0-1</td>" in text
+
+
+def test_a_host_whose_network_is_slow() -> None:
+    """It is named only if the job spends its time in moving data."""
+    for took, is_named in ((0.9, True), (0.01, False)):
+        ranks = [
+            process(rank, 6, [record(i, i, 30 - i, took) for i in range(1, 30)], hosts=3) for rank in range(6)
+        ]
+        made = job(ranks)
+        made.connections = {
+            f"n{here}": [
+                Connection(
+                    f"10.0.0.{here}",
+                    f"10.0.0.{there}",
+                    20_000_000 if 2 in (here, there) else 90_000,
+                    0,
+                    False,
+                    5,
+                )
+                for there in range(3)
+                if there != here
+            ]
+            for here in range(3)
+        }
+        assert [each.ranks for each in findings(made)] == ([(4, 5)] if is_named else [])
+
+
+def test_a_host_whose_network_is_slow_while_all_wait() -> None:
+    made = job([process(rank, 3, [record(1, 1, 30)], hosts=3) for rank in range(3)])
+    far = {(0, 1): 20_000_000, (1, 2): 20_000_000}
+    made.connections = {
+        f"n{here}": [
+            Connection(
+                f"10.0.0.{here}",
+                f"10.0.0.{there}",
+                far.get((min(here, there), max(here, there)), 1),
+                0,
+                False,
+                5,
+            )
+            for there in range(3)
+            if there != here
+        ]
+        for here in range(3)
+    }
+    first, second = findings(made)
+    assert first.text.startswith("All ranks have called seq 1 all_reduce")
+    assert second.ranks == (1,)
+    assert second.text.startswith("The network of host n1 is slow: data takes 20.00 ms or more")
+
+
+def test_a_frame_is_as_wide_as_the_terminal_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_style, "is_styled", lambda: True)
+    monkeypatch.setattr("torch_ucc.status.screen.is_styled", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    ranks = [process(rank, 100, [record(1, 6, 3, 0.1), record(2, 7, 2.5)]) for rank in range(0, 100)]
+    for lazy in range(3, 100, 7):
+        ranks[lazy] = process(lazy, 100, [record(1, 6, 3, 0.1)], state="R")
+    made = job(ranks)
+    lines = screen(made, findings(made)).splitlines()
+    assert max(len(_style.plain(line)) for line in lines) == 100
+    assert {len(_style.plain(line)) for line in lines if line.startswith(("|", "+"))} <= {100, 68}
+    accused = [line for line in lines if "not in torch-ucc" in line]
+    assert accused
+    assert all("\033[31m" in line for line in accused)
+
+
+def test_stacks_of_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the programs that are installed, or what to install."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    text = stacks.all_stacks(17)
+    assert "install py-spy" in text
+    assert "install eu-stack (package elfutils) or gdb" in text
+    for name in ("py-spy", "eu-stack", "gdb"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name}: frames of $*"\n')
+        (tmp_path / name).chmod(0o755)
+    text = stacks.all_stacks(17)
+    assert "by py-spy:\npy-spy: frames of dump --native --pid 17" in text
+    assert "by eu-stack:\neu-stack: frames of -p 17" in text
+    assert "gdb" not in text
+    assert "install" not in text
+    (tmp_path / "eu-stack").unlink()
+    assert "C frames of all threads, by gdb:\n" in stacks.all_stacks(17)
+
+
+def test_threads_of_a_process() -> None:
+    with subprocess.Popen(["sleep", "100"]) as sleeps:
+        text = ""
+        while "sleep " not in text or "(sleeping)" not in text:  # it has still to begin
+            text = stacks.threads(sleeps.pid)
+        sleeps.kill()
+    _, row = text.splitlines()
+    assert row.split()[:4] == [str(sleeps.pid), "sleep", "S", "(sleeping)"]
