@@ -13,6 +13,16 @@ from torch_ucc.bench.cases import UNITS, Case, format_case
 from torch_ucc.bench.figures import Samples
 
 COLUMNS = 4
+TIMES = {
+    1e-7: "100 ns",
+    1e-6: "1 µs",
+    1e-5: "10 µs",
+    1e-4: "100 µs",
+    1e-3: "1 ms",
+    1e-2: "10 ms",
+    1e-1: "100 ms",
+    1.0: "1 s",
+}
 COLOURS = {
     "ucc": "#d1495b",
     "ucc+profile": "#8f2d56",
@@ -61,7 +71,7 @@ def _figure(samples: Samples, peers: Sequence[str], title: str) -> Any:
     )
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    size = (8, 4.5) if len(panels) == 1 else (4 * columns, 3 * rows + 0.8)
+    size = (7, 4.2) if len(panels) == 1 else (4 * columns, 3 * rows + 0.8)
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title, fontsize=10)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
@@ -107,9 +117,12 @@ def _panel(axis: Any, samples: Samples, peers: Sequence[str], ranks: int, cases:
             sizes, [each.low for each in figures], [each.high for each in figures], color=colour, alpha=0.2
         )
     what = format_case(replace(cases[0], nbytes=0))
-    axis.set(xscale="log", yscale="log", title=f"{what}, {ranks} ranks", ylabel="seconds a call")
+    axis.set(xscale="log", yscale="log", title=f"{what}, {ranks} ranks", ylabel="time of a call")
     ticks = {4: "4 B", **{UNITS[unit]: f"1 {unit}B" for unit in "KM"}}
     axis.set_xticks(list(ticks), list(ticks.values()))
+    low, high = axis.get_ylim()
+    powers = [power for power in TIMES if low <= power <= high]
+    axis.set_yticks(powers, [TIMES[power] for power in powers])
     axis.minorticks_off()
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)

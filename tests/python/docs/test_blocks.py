@@ -1,16 +1,18 @@
-"""Every block of the documentation is run here, unless the table says who runs it, or why nobody can."""
+"""Every block of the documentation is run here, unless the table says who runs it, or why nobody can.
+
+`test_shown.py` runs the blocks that show a command and what it prints."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pages
 import pytest
+import shown
 from pages import REPOSITORY, Block
 from torch_ucc.testing import run_script
 
@@ -84,7 +86,8 @@ def is_commands(block: Block) -> bool:
 
 
 def run_here() -> list[str]:
-    return [name for name in BLOCKS if name not in RUN_BY and name not in NOT_RUN]
+    elsewhere = RUN_BY.keys() | NOT_RUN.keys() | {block.name for block in shown.outputs()}
+    return [name for name in BLOCKS if name not in elsewhere]
 
 
 def test_the_table_is_of_blocks_that_are_there_and_of_tests_that_run_them() -> None:
@@ -106,20 +109,10 @@ def test_what_is_not_run_here_names_files_that_are_there(name: str) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Path:
+def desk() -> Iterator[Path]:
     """A folder where the commands of the pages can be typed."""
-    (tmp_path / "bin").mkdir()
-    for command, means in {
-        "torchrun": "-m torch.distributed.run",
-        "torch-ucc": "-m torch_ucc",
-        "python": "",
-    }.items():
-        script = tmp_path / "bin" / command
-        script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {means} "$@"\n')
-        script.chmod(0o755)
-    for folder in ("examples", "tests", "ci"):
-        (tmp_path / folder).symlink_to(REPOSITORY / folder)
-    return tmp_path
+    with shown.desk() as folder:
+        yield folder
 
 
 @pytest.mark.multirank
