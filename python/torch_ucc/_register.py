@@ -205,7 +205,7 @@ def create(group: Any, options: Any) -> Any:
 
     compiled = extension.compiled()
     if type(options).__qualname__ in _OF_OTHERS:
-        log.debug("group %r: %s are not for ucc", group.group_id, type(options).__qualname__)
+        log.debug("group %r: ucc ignores %s", group.group_id, type(options).__qualname__)
         options = None
     if options is not None and not isinstance(options, compiled.Options):
         raise TypeError(f"pg_options of a ucc group must be torch_ucc.Options, not {type(options).__name__}")
@@ -273,13 +273,13 @@ def _member(options: Any, **group: Any) -> Any:
         told = group_options.told((planned.ucx, planned.ucc), own)
         settings.ucx, settings.ucc = told
         settings.cores = usable_here()
-        log.debug("group %r: UCX is told %s, UCC %s", group["group_id"], *told)
+        log.debug("group %r: options of UCX: %s; options of UCC: %s", group["group_id"], *told)
     with told_by_profile():
         backend = compiled.create_backend(place, settings)
     if planned is not None:
         planning.keep(compiled, backend.context, planned)
     log.info(
-        "group %r: rank %d of %d, timeout %s, made in %.1f ms",
+        "group %r: rank %d of %d, timeout %s, created in %.1f ms",
         group["group_id"],
         rank,
         len(global_ranks),

@@ -82,7 +82,7 @@ def _create(group: Any, options: Any) -> Any:
 @functools.cache
 def _say_so() -> None:
     """Once in a process, at its first group: torch sets up its loggers after it has called us."""
-    log.info("torch-ucc makes the groups of gloo in this process")
+    log.info("torch-ucc creates the groups of gloo in this process")
 
 
 def _by_patch() -> None:

@@ -135,7 +135,7 @@ def report(used: Sequence[Use], total_ns: int, dump: Dump) -> str:
         f"program did between them; replayed in {duration(total_ns)}."
     )
     return (
-        f"{head}\n\n{table(('operation', 'dtype', 'size', 'calls', 'recorded', 'replayed', 'faster'), rows)}"
+        f"{head}\n\n{table(('operation', 'dtype', 'size', 'calls', 'recorded', 'replayed', 'speedup'), rows)}"
     )
 
 

@@ -10,7 +10,7 @@ from torch_ucc.tracing.iterations import Iteration
 from torch_ucc.tracing.timeline import Entry, Lateness, Use, lateness, uses
 
 SHOWN = 10
-"""Iterations that are told one by one: of more, those that took longest."""
+"""Iterations that have a row. If there are more, the longest ones have one."""
 
 
 def report(entries: Sequence[Entry], lost: int = 0, iterations: Sequence[Iteration] = ()) -> str:
@@ -23,9 +23,10 @@ def report(entries: Sequence[Entry], lost: int = 0, iterations: Sequence[Iterati
         return "nothing was recorded"
     span = max(entry.end_ns for entry in entries) - entries[0].start_ns
     groups = len({entry.group for entry in entries})
-    head = f"{len(entries)} operations of {len(ranks)} ranks in {groups} group(s), over {duration(span)}"
+    in_groups = f"in {groups} group{'s' * (groups > 1)}"
+    head = f"{len(entries)} operations of {len(ranks)} ranks {in_groups}, over {duration(span)}"
     if lost:
-        head += f"; {lost} more were lost, because they came faster than they could be read"
+        head += f"; {lost} more were lost, because the recorder could not keep up"
     return "\n\n".join(
         [
             head,
@@ -51,7 +52,7 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-_USES = ("issued by", "", "operation", "dtype", "ranks", "calls", "bytes", "in all", "longest", "path")
+_USES = ("issued by", "from", "operation", "dtype", "ranks", "calls", "bytes", "total", "longest", "path")
 
 
 def _use(use: Use) -> tuple[str, ...]:

@@ -201,7 +201,7 @@ def test_a_process_says_so_once() -> None:
         timeout=100,
         check=True,
     )
-    assert done.stderr.count("torch-ucc makes the groups of gloo") == 1, done.stderr
+    assert done.stderr.count("torch-ucc creates the groups of gloo") == 1, done.stderr
 
 
 def save_and_load(folder: str) -> None:
