@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch_ucc._style import plain
 from torch_ucc.tracing import text
 from torch_ucc.tracing.iterations import Iteration, arrivals
 from torch_ucc.tracing.timeline import Entry
@@ -18,7 +19,7 @@ def render(entries: Sequence[Entry], lost: int = 0, found: Sequence[Iteration] =
     # Within a script element nothing is markup but "<", as in "</script>" or "<!--".
     told = {
         "@DATA@": json.dumps(data(entries, found)).replace("<", "\\u003c"),
-        "@REPORT@": html.escape(text.report(entries, lost, found)),
+        "@REPORT@": html.escape(plain(text.report(entries, lost, found))),
     }
     page = Path(__file__).with_name("page.html").read_text()
     # In one pass: what is told may hold one of these words.

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from test_diagnosis import Rank, job
+from torch_ucc import _style
 from torch_ucc.tracing import chrome, page, text, timeline
 from torch_ucc.tracing.clocks import offsets
 from torch_ucc.tracing.records import Dump
@@ -120,6 +121,12 @@ def test_what_a_name_says_stays_data(name: str) -> None:
     assert json.loads(script)["ops"] == [name]
     assert "<!--<script>" not in told and "<script>alert" not in told
     assert told.count("<script") == page.render(timeline.merge(late_job())).count("<script")
+
+
+def test_a_page_has_no_styles_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_style, "is_styled", lambda: True)
+    entries = timeline.merge(late_job())
+    assert "\033" in text.report(entries) and "\033" not in page.render(entries)
 
 
 def test_the_page_holds_everything_and_fetches_nothing() -> None:
