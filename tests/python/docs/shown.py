@@ -36,11 +36,12 @@ COMMANDS = {"torchrun": " -m torch.distributed.run", "torch-ucc": " -m torch_ucc
 # The command: the job that has to run beside it, or that has to have ended before it.
 RUNNING = {
     "torch-ucc status": """
-import pathlib, torch, torch.distributed as dist
+import os, pathlib, torch, torch.distributed as dist
 dist.init_process_group("ucc")
 for step in range(20):
     dist.all_reduce(torch.ones(1000))
 if dist.get_rank() == 1:
+    pathlib.Path("pid").write_text(str(os.getpid()))
     pathlib.Path("late").touch()
     while True:
         pass
@@ -137,6 +138,7 @@ def printed_by(command: str) -> list[str]:
             ending.callback(process.wait)
             ending.callback(process.terminate)
             wait_until_late(process, folder)
+            command += f" {(folder / 'pid').read_text()}"  # there may be other jobs on this host
         done = subprocess.run(
             ["timeout", "--kill-after=10", str(LIMIT), "bash", "-c", command],
             cwd=folder,
