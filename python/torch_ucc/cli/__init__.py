@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": ("torch_ucc.cli.doctor", "find problems of this machine or job, and say how to solve them"),
     "config": ("torch_ucc.cli.config", "list all settings with their values and where they come from"),
     "bench": ("torch_ucc.bench.__main__", "measure operations and compare them with other libraries"),
+    "hosts": ("torch_ucc.cli.hosts", "run a command on several simulated hosts of this machine"),
     "tune": ("torch_ucc.tuning.__main__", "find faster settings for a job by measuring, under torchrun"),
     "status": (
         "torch_ucc.status.__main__",

@@ -30,6 +30,7 @@ RUN_BY = {
     "docs/frameworks.md: TORCH_UCC_REPLACE_GLOO=1 torchrun --npro": "integration/test_replace_gloo.py",
     "docs/first-program.md: $ torchrun --standalone --nproc-per-node": "docs/test_first_program.py",
     "docs/first-program.md: torchrun --nnodes=2 --node-rank=0 --mast": "docs/test_first_program.py",
+    "docs/first-program.md: torch-ucc hosts 2 torchrun --nproc-per-n": "docs/test_first_program.py",
     "docs/first-program.md: torchrun --standalone --nproc-per-node=2": "launchers/test_examples.py",
     "docs/devices.md: ci/gpu --pack DIR": "unit/test_gpu_pack.py",
     "docs/packaging.md: ci/wheel": "unit/test_release.py",

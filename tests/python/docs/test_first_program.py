@@ -26,6 +26,13 @@ def torchrun(command: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *words]
 
 
+def torch_ucc_hosts(command: str) -> list[str]:
+    program, *words = shlex.split(command)
+    at = words.index("torchrun")
+    assert program == "torch-ucc"
+    return [sys.executable, "-m", "torch_ucc", *words[:at], *torchrun(shlex.join(words[at:]))]
+
+
 def started(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         ["timeout", "--kill-after=10", str(LIMIT), *command],
@@ -73,3 +80,26 @@ def test_two_hosts_print_what_is_said() -> None:
     assert [process.returncode for process in processes] == [0, 0], printed
     told = [first[1].replace("rank 0", f"rank {rank}") for rank in range(4)]
     assert [lines_of_ranks(each) for each in printed] == [told[:2], told[2:]]
+
+
+@pytest.mark.multirank
+def test_the_command_makes_a_job_of_simulated_hosts() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    (block,) = [block for block in BLOCKS if block.text.startswith("torch-ucc hosts ")]
+    process = started(torch_ucc_hosts(block.text))
+    printed, _ = process.communicate()
+    assert process.returncode == 0, printed
+    assert len(lines_of_ranks(printed)) == 4
+    sent = re.findall(r"^host(\d) +([\d.]+) KB$", printed, re.MULTILINE)
+    assert [host for host, _ in sent] == ["0", "1"], printed
+
+
+@pytest.mark.multirank
+def test_the_first_failure_on_a_host_is_the_status() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    fails_on_host_1 = ["sh", "-c", "test $(hostname) = host0 || exit 5"]
+    process = started([sys.executable, "-m", "torch_ucc", "hosts", "--rate", "1gbit", "3", *fails_on_host_1])
+    printed, _ = process.communicate()
+    assert process.returncode == 5, printed
