@@ -80,7 +80,7 @@ def join(store: dist.Store, me: int, generation: int) -> None:
 def one_step(training: Training, store: dist.Store, me: int, generation: int) -> int:
     """Returns the generation that there is to join: the present one, once the step is made."""
     if training.step == JOINS_AT:
-        store.wait(["newcomer"])  # for this example only, whose steps may all end before a process has started
+        store.wait(["newcomer"])  # whose steps may otherwise all end before its process has started
     latest = torch.tensor([store.add("generation", 0)])
     dist.broadcast(latest, group_src=0)
     if latest.item() > generation:
