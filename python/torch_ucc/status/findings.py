@@ -7,14 +7,14 @@ has not called, and that cannot end without it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from torch_ucc.status import network
 from torch_ucc.status.job import Job, Rank, shown
 from torch_ucc.tracing import diagnosis, timeline
 from torch_ucc.tracing.clocks import TOGETHER
-from torch_ucc.tracing.records import Dump, Record
+from torch_ucc.tracing.records import Dump, Group, Record
 from torch_ucc.tracing.text import duration
 
 PATIENCE_NS = 1_000_000_000
@@ -54,7 +54,10 @@ class _Wait:
 
 def findings(job: Job) -> list[Finding]:
     """The most important first."""
-    found = [*_ended(job), *_failed(job), *_waited_for(job)]
+    different = dict(_different(job))
+    found = [*_ended(job), *different.values(), *_failed(job, different)]
+    if not different:
+        found += _waited_for(job)
     return found or [*_long(job), *([*_slow_network(job)] or _slow(job))]
 
 
@@ -71,12 +74,22 @@ def _ended(job: Job) -> Iterator[Finding]:
         yield Finding(f"Host {host} does not answer ({why}). Nothing is known of its ranks.")
 
 
-def _failed(job: Job) -> Iterator[Finding]:
+def _different(job: Job) -> Iterator[tuple[str, Finding]]:
+    """Groups that failed or wait long, in which the ranks made different calls."""
+    failed = {each.name for rank in job.ranks.values() for each in rank.groups.values() if _has_failed(each)}
+    waiting = {rank.groups[record.group].name for rank, record, _ in _stuck(job)}
+    dumps = [rank.dump() for rank in job.ranks.values()]
+    for group in sorted(failed | waiting):
+        if found := diagnosis.different_calls(dumps, group):
+            yield group, Finding(found.text, found.ranks)
+
+
+def _failed(job: Job, told_already: Iterable[str]) -> Iterator[Finding]:
     """Each group once, with the first error that any of its ranks had."""
-    told = set()
+    told = set(told_already)
     for rank in job.ranks.values():
         for group in rank.groups.values():
-            if group.failure and not group.closed and group.name not in told:
+            if _has_failed(group) and group.name not in told:
                 told.add(group.name)
                 yield Finding(f"Group {group.name!r} has failed. Rank {rank.rank} was told: {group.failure}")
 
@@ -95,10 +108,8 @@ def _waited_for(job: Job) -> Iterator[Finding]:
         waiting = {rank: each[cause] for rank, each in waits.items() if cause in each and rank != cause}
         if waiting:
             yield _cause(job.ranks[cause], waiting)
-    if waits and not causes:
-        dumps = [_settled(rank) for rank in job.ranks.values()]
-        if told := diagnosis.of_calls(dumps):
-            yield Finding(told)
+    if waits and not causes and (told := diagnosis.circle([_settled(rank) for rank in job.ranks.values()])):
+        yield Finding(told)
 
 
 def _stuck(job: Job) -> Iterator[tuple[Rank, Record, list[int]]]:
@@ -281,6 +292,10 @@ def _needed(rank: Rank, record: Record) -> list[int]:
     if record.op in ("gather", "gather_single", "reduce") and record.root != group.rank:
         return []
     return [each for each in group.ranks if each != rank.rank]
+
+
+def _has_failed(group: Group) -> bool:
+    return bool(group.failure) and not group.closed
 
 
 def _is_stopped(rank: Rank) -> bool:

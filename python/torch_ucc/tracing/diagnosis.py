@@ -64,10 +64,10 @@ def diagnose(dumps: Sequence[Dump]) -> str:
     """One paragraph; empty if nothing is wrong."""
     if not dumps:
         return ""
-    case = Case({dump.rank: dump for dump in dumps}, offsets(dumps))
+    case = _case(dumps)
     names = group_names(dumps)
     checks: list[Callable[[], Iterator[str]]] = [
-        lambda: (found for name in names for found in _different_calls(case, name)),
+        lambda: (found.text for name in names for found in _different_calls(case, name)),
         lambda: _circle(case, names),
         lambda: (found for name in names for found in _absent(case, name)),
         lambda: _messages(case),
@@ -77,22 +77,31 @@ def diagnose(dumps: Sequence[Dump]) -> str:
     return next((found for check in checks for found in check()), "")
 
 
-def of_calls(dumps: Sequence[Dump]) -> str:
-    """The same of a job that goes on, of which only what cannot change any more is of use."""
-    if not dumps:
-        return ""
-    case = Case({dump.rank: dump for dump in dumps}, offsets(dumps))
-    names = group_names(dumps)
-    for name in names:
-        for found in _different_calls(case, name):
-            return found
-    return next(_circle(case, names), "")
+@dataclass(frozen=True)
+class Difference:
+    text: str
+    ranks: tuple[int, ...]
+    """Those that differ from most others; empty if no call was made by most ranks."""
+
+
+def different_calls(dumps: Sequence[Dump], group: str) -> Difference | None:
+    """The first operation of the group in which the ranks made different calls."""
+    return next(_different_calls(_case(dumps), group), None)
+
+
+def circle(dumps: Sequence[Dump]) -> str:
+    """Ranks that wait for each other in a circle; empty if there are none."""
+    return next(_circle(_case(dumps), group_names(dumps)), "")
+
+
+def _case(dumps: Sequence[Dump]) -> Case:
+    return Case({dump.rank: dump for dump in dumps}, offsets(dumps))
 
 
 # --- did the ranks make different calls? --------------------------------------------------------------------
 
 
-def _different_calls(case: Case, group: str) -> Iterator[str]:
+def _different_calls(case: Case, group: str) -> Iterator[Difference]:
     calls = case.collectives(group)
     for seq in sorted({seq for each in calls.values() for seq in each}):
         at = {rank: each[seq] for rank, each in calls.items() if seq in each}
@@ -101,7 +110,10 @@ def _different_calls(case: Case, group: str) -> Iterator[str]:
             for rank, record in at.items():
                 kinds[differ(record)].append(rank)
             if len(kinds) > 1:
-                yield _difference(case, group, seq, at, list(kinds.values()), said) + _other_order(calls, seq)
+                *few, most = sorted(kinds.values(), key=len)
+                text = _difference(case, group, seq, at, [*few, most], said) + _other_order(calls, seq)
+                is_most = len(most) > len(few[-1])
+                yield Difference(text, tuple(sorted(rank for each in few for rank in each if is_most)))
                 return
 
 
@@ -117,7 +129,6 @@ _DIFFERENCES: list[tuple[Callable[[Record], object], str]] = [
 def _difference(
     case: Case, group: str, seq: int, at: dict[int, Record], kinds: list[list[int]], said: str
 ) -> str:
-    kinds = sorted(kinds, key=len)
     tellings = [
         f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} at {_call(case, ranks[0], at[ranks[0]])}"
         for ranks in kinds
