@@ -1,15 +1,15 @@
-"""Several hosts on this machine, joined by nothing but a network, for tests and the bench.
+"""Simulates several hosts on this machine, connected only by a network, for tests and the bench.
 
     with hosts(2) as pair:
         assert pair.run(total, per_host=2) == [6.0] * 4
 
-A host is a set of namespaces: it has a network address, host name, boot id, process ids, System V IPC,
-/dev/shm and list of network interfaces of its own, and a steady clock if asked for. Only files are shared.
-Its cable ends in a switch, a bridge in a network namespace of its own, with the address at which the store is
-served. The machine's own network is not touched.
+A host is a set of namespaces. Each host has its own network address, host name, boot id, process ids,
+System V IPC, /dev/shm and network interfaces, and its own steady clock if the caller asks for it. Hosts share
+only files. A virtual cable connects each host to a switch: a bridge in its own network namespace, with the
+address at which the store is served. The network of the machine does not change.
 
-Nothing outlives the caller, however it ended: a host is held by a process that ends when the caller's end of
-a pipe is closed, its other processes end with that one, and the kernel removes what is left of it.
+Hosts end with the process of the caller, however it ends: a process holds each host and ends when the pipe
+from the caller is closed. The other processes of the host end with it, and the kernel removes the rest.
 """
 
 from __future__ import annotations
@@ -55,25 +55,26 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def why_not() -> str | None:
-    """What this machine lacks for hosts, if anything."""
+    """Return why this machine cannot simulate hosts, or None."""
     missing = [name for name in ("ip", "unshare", "nsenter", "mount") if not shutil.which(name, path=_PATH)]
     if missing:
-        return f"hosts need {', '.join(missing)}"
+        return f"simulated hosts need the commands {', '.join(missing)}"
     probe = ["unshare", *_HOST, "ip", "link", "add", "name", "probe", "type", "bridge"]
     tried = subprocess.run(probe, env=_ENV, stderr=subprocess.PIPE, text=True)
-    return f"hosts are not allowed here: {tried.stderr.strip()}" if tried.returncode else None
+    return f"this process may not create hosts: {tried.stderr.strip()}" if tried.returncode else None
 
 
 @contextlib.contextmanager
 def hosts(
     count: int, clocks_ahead: Sequence[int] | None = None, rate: str = "", cables: int = 1
 ) -> Iterator[Hosts]:
-    """`count` hosts, named host0 and so on, joined by a switch. They know each other by name.
+    """Create `count` hosts that a switch connects. They are named host0, host1 and so on.
 
-    `clocks_ahead`: by how many seconds the steady clock of each is ahead of this machine's. Those of real
-    hosts differ by when they started. `rate`: what each may send over a cable, as tc(8) writes it, "4gbit";
-    else as much as the machine can copy. `cables`: how many each host has, to a switch and a network of its
-    own each: eth0, eth1 and so on. The store and the names of the hosts are on the network of eth0.
+    `clocks_ahead` sets how many seconds the steady clock of each host is ahead of that of this machine. Steady
+    clocks of real hosts differ, because they count from the start of the host. `rate` limits what each host
+    sends over a cable, in the form of tc(8): "4gbit". Without it, only the speed of the machine is a limit.
+    `cables` is the number of interfaces of each host: eth0, eth1 and so on, each with its own switch and
+    network. The store and the names of the hosts use the network of eth0.
     """
     addresses = {f"host{i}": _address(i) for i in range(count)}
     names = "".join(
@@ -125,10 +126,10 @@ def _port(i: int, cable: int) -> str:
 
 
 class Hosts:
-    """What `hosts` makes."""
+    """The hosts that `hosts` creates."""
 
     switch = _SWITCH
-    """Its address, where the store is served."""
+    """The address of the switch, at which the store is served."""
 
     def __init__(self, switch: _Namespaces, made: Sequence[_Namespaces]) -> None:
         self._switch = switch
@@ -145,24 +146,23 @@ class Hosts:
         return _address(i, cable)
 
     def at(self, i: int) -> list[str]:
-        """What precedes a command to run it on host i, in its root folder."""
+        """Return the words to put before a command so that it runs on host i, in the root folder."""
         kinds = ("net", "ipc", "uts", "pid", "mount")
         files = {"pid": "pid_for_children", "mount": "mnt"}
         at = f"/proc/{self._hosts[i].pid}/ns"
         return ["nsenter", *(f"--{kind}={at}/{files.get(kind, kind)}" for kind in kinds)]
 
     def at_switch(self) -> list[str]:
-        """The same for this machine, but on the network that all hosts reach."""
+        """Return the words to put before a command so that it runs in the network of the switch."""
         return ["nsenter", f"--net=/proc/{self._switch.pid}/ns/net"]
 
     def store(self) -> TCPStore:
-        """A new one, served by this process."""
+        """Create a store that this process serves."""
         with self._switch.network_entered():
             return TCPStore(_SWITCH, 0, is_master=True, wait_for_workers=False)
 
     def cut(self, i: int, cable: int = 0) -> None:
-        """Whatever host i and the others send each other over this cable is lost, without an answer; its link
-        stays up."""
+        """Drop all packets between host i and the others on this cable. The link stays up."""
         self._switch.ip(f"link set dev {_port(i, cable)} nomaster")
 
     def heal(self, i: int, cable: int = 0) -> None:
@@ -170,17 +170,16 @@ class Hosts:
         self._switch.ip(f"link set dev {_port(i, cable)} master {_bridge(cable)}")
 
     def sent(self, i: int, cable: int = 0) -> int:
-        """How many bytes host i has sent over this cable."""
+        """Return how many bytes host i has sent over this cable."""
         command = [*self.at(i), "cat", f"/sys/class/net/eth{cable}/statistics/tx_bytes"]
         return int(subprocess.run(command, env=_ENV, stdout=subprocess.PIPE, check=True).stdout)
 
     def limit(self, i: int, rate: str) -> None:
-        """Host i sends at most so much from now on, as tc(8) writes it."""
+        """Limit what host i sends from now on, in the form of tc(8)."""
         self._hosts[i].limit(rate)
 
     def add_dead_end(self, i: int, address: str) -> None:
-        """Host i gets a second interface, dark0, with its default route: its link is up, and nobody is
-        there."""
+        """Add an interface dark0 to host i, with the default route. Its link is up, but nothing answers."""
         self._switch.ip(
             f"link add name dark{i} type veth peer name dark0 netns {self._hosts[i].pid}",
             f"link set dev dark{i} up",
@@ -193,16 +192,16 @@ class Hosts:
         )
 
     def forbid(self, i: int, other: int) -> None:
-        """Host i cannot connect to the other one, only to the rest."""
+        """Forbid host i to connect to host `other`."""
         self._hosts[i].ip(f"route add prohibit {_NETWORK}.{other + 1}/32")
 
     def vanish(self, i: int) -> None:
-        """Host i is gone for good, without a word: cut first, then everything that runs on it is killed."""
+        """Remove host i as if it lost its power: cut its cable, then kill all its processes."""
         self.cut(i)
         self._hosts[i].kill()
 
     def run(self, fn: Callable[..., Any], *args: Any, **how: Any) -> list[Any]:
-        """Call `fn(*args)` on the ranks and return their values by rank; `how` is what `started` takes."""
+        """Call `fn(*args)` on all ranks and return their values, by rank. `how`: see `started`."""
         with self.started(fn, *args, **how) as ranks:
             return ranks.values()
 
@@ -219,10 +218,10 @@ class Hosts:
         env: Mapping[str, str] | None = None,
         grace: float = 5.0,
     ) -> Iterator[Ranks]:
-        """As `torch_ucc.testing.run_ranks`, but on these hosts, and in the background of the `with` block.
+        """Do the same as `torch_ucc.testing.run_ranks` on these hosts, in the background of the `with` block.
 
-        The first `per_host` ranks are on host 0, and so on. `timeout` counts from the call of `Ranks.values`.
-        Ranks that still run when the block ends are killed.
+        The first `per_host` ranks are on host 0, the next ones on host 1, and so on. `timeout` counts from
+        the call of `Ranks.values`. Ranks that still run at the end of the block are killed.
         """
         counts = [per_host] * len(self._hosts) if isinstance(per_host, int) else per_host
         places = [(i, local) for i, count in enumerate(counts) for local in range(count)]
@@ -260,7 +259,7 @@ class Hosts:
 
 
 class Ranks:
-    """Ranks that run, or did. `store` is the one that they are clients of."""
+    """Ranks that run, or have run. `store` is their store."""
 
     def __init__(self, ranks: Sequence[_Rank], store: TCPStore, timeout: float, grace: float) -> None:
         self.store = store
@@ -269,14 +268,14 @@ class Ranks:
         self._grace = grace
 
     def pid(self, rank: int) -> int:
-        """Its process id on this machine; it knows another on its host."""
+        """Return the process id of the rank on this machine. On its host, the rank has another one."""
         return self._ranks[rank].pid
 
     def kill(self, rank: int, which: signal.Signals = signal.SIGKILL) -> None:
         os.kill(self.pid(rank), which)
 
     def values(self) -> list[Any]:
-        """Wait for all to end and return their values by rank. Raises `torch_ucc.testing.RankError`."""
+        """Wait until all ranks have ended and return their values. Raises `torch_ucc.testing.RankError`."""
         unended, why = running.wait_for(self._ranks, self._timeout, self._grace)
         if unended:
             running.print_stacks(unended, why)
@@ -347,7 +346,7 @@ class _Namespaces:
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "made\n":
             self.kill()
-            raise RuntimeError("a host could not be made; stderr says why")
+            raise RuntimeError("a simulated host could not be created: the reason is on stderr")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,7 @@
-"""What a stuck process is doing: the stacks of its Python and native threads, read from outside.
+"""Shows what a stuck process does: reads the stacks of its Python and native threads from another process.
 
-Nothing here needs the process to cooperate once `register` has run in it: not its GIL, not its main thread.
-Every step is bounded in time, and a step that yields nothing says so instead of leaving a gap.
+After `register` has run in a process, its stacks can be read even if its main thread or its GIL is stuck.
+Each step has a time limit, and a step without a result says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 SIGNAL = signal.SIGUSR2
-"""Asks a registered process for its Python stacks."""
+"""The signal at which a registered process writes its Python stacks."""
 
 
 def register(path: Path) -> None:
@@ -30,7 +30,7 @@ def register(path: Path) -> None:
 
 
 def python_stacks(files: Mapping[int, Path], limit_s: float = 5.0) -> dict[int, str]:
-    """Python stacks of registered processes: `files` maps each pid to the path it registered."""
+    """Return the Python stacks of registered processes. `files` has the path of each pid."""
     for pid, path in files.items():
         if path.exists():  # else it has not registered yet, and the signal would end it
             _send(pid, SIGNAL)
