@@ -81,7 +81,9 @@ def tables(job: Job, found: Sequence[Finding] = ()) -> list[Table]:
 def page(job: Job, found: Sequence[Finding]) -> str:
     """The same as a page for a browser. It needs nothing else."""
     parts = [f"<h1>{escape(_head(job))}</h1>"]
-    parts += [f'<p class="wrong">{escape(each.text)}</p>' for each in found]
+    parts += [f'<p class="wrong">{escape(each.text)}</p>' for each in found[:ROWS]]
+    if len(found) > ROWS:
+        parts.append(f'<p class="wrong">and {len(found) - ROWS} more</p>')
     if not found:
         parts.append('<p class="well">Nothing is wrong that can be seen.</p>')
     for each in tables(job):
@@ -108,7 +110,7 @@ p { padding: .5em .8em; border-left: .3em solid; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1.5em 0; }
 th, td { text-align: left; padding: .3em .9em .3em 0; border-bottom: 1px solid #8884; white-space: nowrap; }
-td:first-child { max-width: 24em; white-space: normal; overflow-wrap: anywhere; }
+td:first-child { min-width: 6em; max-width: 24em; white-space: normal; overflow-wrap: anywhere; }
 </style>
 BODY
 </html>

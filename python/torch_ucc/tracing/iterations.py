@@ -77,7 +77,10 @@ def iterations(dumps: Sequence[Dump], entries: Sequence[Entry]) -> list[Iteratio
     steps = {dump.rank: [ns + shift[dump.rank] for ns in dump.steps] for dump in dumps}
     count = min((len(each) for each in steps.values()), default=0) - 1
     came = arrivals(entries)
-    held = {rank: _held_up([each for each in entries if each.rank == rank], came) for rank in steps}
+    of_rank: dict[int, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        of_rank[entry.rank].append(entry)
+    held = {rank: _held_up(of_rank[rank], came) for rank in steps}
     return [
         Iteration(
             number,
@@ -103,6 +106,8 @@ def _share(rank: int, held: Sequence[_Held], start: int, end: int) -> Share:
     share = Share(rank, end - start)
     held_until = waited_until = start
     for each in held:
+        if each.start_ns >= end:
+            break
         over = min(each.end_ns, end)
         share.moving_ns += max(over - max(each.start_ns, held_until), 0)
         held_until = max(held_until, over)

@@ -14,6 +14,10 @@ from torch_ucc.tracing import text
 from torch_ucc.tracing.iterations import Iteration, arrivals
 from torch_ucc.tracing.timeline import Entry
 
+MOST = 200_000
+"""Operations that a page shows: of more, the longest. A browser shows so many at once, and their page has
+about 10 MB."""
+
 
 def render(entries: Sequence[Entry], lost: int = 0, found: Sequence[Iteration] = ()) -> str:
     # Within a script element nothing is markup but "<", as in "</script>" or "<!--".
@@ -27,21 +31,39 @@ def render(entries: Sequence[Entry], lost: int = 0, found: Sequence[Iteration] =
 
 
 def data(entries: Sequence[Entry], found: Sequence[Iteration]) -> dict[str, Any]:
+    """`lanes` has seven numbers for each box: level, kind, seq, start after that of the box before, length,
+    how long of that a rank had not come yet, and which rank that was. `kinds` has what many boxes share:
+    three parts of the text, between which are the seq and the times, and the op."""
     ops = sorted({entry.record.op for entry in entries})
     ranks = sorted({entry.rank for entry in entries})
     steps = {rank: [each.ends[rank] for each in found] for rank in ranks}
     came = arrivals(entries)
-    boxes = []
+    kinds: dict[tuple[str, str, str, int], int] = {}
+    boxes: dict[int, list[int]] = {rank: [] for rank in ranks}
+    before = dict.fromkeys(ranks, 0)
     free: dict[int, list[int]] = {rank: [0] for rank in ranks}  # by level: from when on
-    for entry in entries:
+    for entry in _longest(entries):
         length = max(entry.end_ns - entry.start_ns, 1)
         last_came, last = came.get(entry.key, (0, entry.rank))
         waiting = min(max(last_came - entry.start_ns, 0), length) if last != entry.rank else 0
-        told = _tip(entry, waiting, last)
+        kind = kinds.setdefault((*_parts(entry), ops.index(entry.record.op)), len(kinds))
         level = _level(free[entry.rank], entry.start_ns, entry.start_ns + length)
-        boxes.append([entry.rank, level, ops.index(entry.record.op), entry.start_ns, length, waiting, told])
-    lanes = [{"rank": rank, "levels": len(free[rank]), "steps": steps[rank]} for rank in ranks]
-    return {"ops": ops, "lanes": lanes, "boxes": boxes}
+        after = entry.start_ns - before[entry.rank]
+        before[entry.rank] = entry.start_ns
+        boxes[entry.rank] += [level, kind, entry.record.seq, after, length, waiting, last]
+    lanes = [
+        {"rank": rank, "levels": len(free[rank]), "steps": steps[rank], "boxes": boxes[rank]}
+        for rank in ranks
+    ]
+    return {"ops": ops, "kinds": list(kinds), "lanes": lanes, "left_out": max(0, len(entries) - MOST)}
+
+
+def _longest(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """No more than the page can show, in the order in which they were called."""
+    if len(entries) <= MOST:
+        return entries
+    by_length = sorted(range(len(entries)), key=lambda i: entries[i].start_ns - entries[i].end_ns)
+    return [entries[i] for i in sorted(by_length[:MOST])]
 
 
 def _level(free: list[int], start: int, end: int) -> int:
@@ -51,12 +73,12 @@ def _level(free: list[int], start: int, end: int) -> int:
     return level
 
 
-def _tip(entry: Entry, waiting: int, last: int) -> str:
+def _parts(entry: Entry) -> tuple[str, str, str]:
+    """Of the text of a box."""
     record = entry.record
-    waited = f", {text.duration(waiting)} of it until rank {last} came" if waiting else ""
+    issuer = f"by {entry.issuer.what} ({entry.issuer.kind})\n{entry.issuer.where}".rstrip()
     return (
-        f"{record.describe()} seq {record.seq} of group {entry.group}\n"
-        f"{text.duration(entry.end_ns - entry.start_ns)}{waited}; {text.size(record.bytes)}, "
-        f"{record.route}, {record.state}\n"
-        f"by {entry.issuer.what} ({entry.issuer.kind})\n{entry.issuer.where}"
-    ).rstrip()
+        f"{record.describe()} seq ",
+        f" of group {entry.group}, ",
+        f"; {text.size(record.bytes)}, {record.route}, {record.state}\n{issuer}",
+    )

@@ -40,13 +40,13 @@ def find() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-def ask(page: str, script: str, folder: Path) -> tuple[Any, list[str]]:
+def ask(page: str, script: str, folder: Path, width: int = 1400) -> tuple[Any, list[str]]:
     """What the body of a function, `script`, returns in the opened page, and the errors of both."""
     assert "<head>" in page and "</body>" in page
     asked = page.replace("<head>", "<head>" + _CATCH).replace("</body>", _TELL % script + "</body>")
     file = folder / "asked.html"
     file.write_text(asked)
-    shown = _run(folder, "--dump-dom", file.as_uri())
+    shown = _run(folder, f"--window-size={width},900", "--dump-dom", file.as_uri())
     match = re.search(r'<script id="said"[^>]*>(.*?)</script>', shown, re.DOTALL)
     assert match, shown[-2000:]
     said = json.loads(match[1])
@@ -58,7 +58,7 @@ def picture(page: str, folder: Path) -> Path:
     file = folder / "page.html"
     file.write_text(page)
     picture = folder / "page.png"
-    _run(folder, f"--screenshot={picture}", file.as_uri())
+    _run(folder, "--window-size=1400,900", f"--screenshot={picture}", file.as_uri())
     return picture
 
 
@@ -72,7 +72,6 @@ def _run(folder: Path, *arguments: str) -> str:
         "--disable-gpu",
         "--disable-dev-shm-usage",
         f"--user-data-dir={folder / 'profile'}",
-        "--window-size=1400,900",
     ]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr[-2000:]

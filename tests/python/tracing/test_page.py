@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import browser
@@ -25,7 +26,7 @@ needs_browser = pytest.mark.skipif(
 LOOK = """
 const paper = canvas.getContext("2d"), place = canvas.getBoundingClientRect(), written = {};
 const act = (kind, x, y, more = {}) => {
-  const event = kind === "wheel" ? WheelEvent : MouseEvent;
+  const event = kind === "wheel" ? WheelEvent : kind.startsWith("pointer") ? PointerEvent : MouseEvent;
   const where = {clientX: place.left + x, clientY: place.top + y};
   canvas.dispatchEvent(new event(kind, {...where, cancelable: true, ...more}));
 };
@@ -34,24 +35,24 @@ const drawn = () => canvas.getAttribute("aria-label");
 const write = paper.fillText.bind(paper);
 paper.fillText = (text, x, y) => { written[text] = y; write(text, x, y); };
 
-const whole = drawn(), wrong = [];
+const whole = drawn(), wrong = [], boxes = lanes.flatMap(lane => lane.boxes);
 for (const box of boxes) {
-  const [rank, , , start, length, , text] = box, lane = laneOf.get(rank);
+  const {lane, start, length} = box, text = textOf(box);
   show(start - 2 * length, start + 3 * length);
   const middle = x(start + length / 2);
   const ys = [...Array(canvas.clientHeight).keys()].filter(y => boxAt(middle, y) === box);
   const y = ys[Math.floor(ys.length / 2)];
-  act("mousemove", middle, y);
+  act("pointermove", middle, y);
   if (tip.style.display !== "block" || tip.textContent !== text) wrong.push("tip of " + text);
-  const below = Math.abs(y - written["rank " + rank]), half = (lane.levels * LEVEL + GAP) / 2;
-  if (!(below <= half)) wrong.push("lane of " + text);
+  const below = Math.abs(y - written["rank " + lane.rank]);
+  if (!(below <= heightOf(lane) / 2)) wrong.push("lane of " + text);
   if (grey(paper.getImageData(middle, y, 1, 1).data)) wrong.push("not painted: " + text);
 }
 act("dblclick", 100, 40);
 const again = drawn();
 for (let i = 0; i < 60; ++i) act("wheel", canvas.clientWidth - 10, 40, {deltaY: -1});
 return {
-  whole, again, wrong, zoomed: drawn(), tips: boxes.map(box => [box[0], box[6]]),
+  whole, again, wrong, zoomed: drawn(), tips: boxes.map(box => [box.lane.rank, textOf(box)]),
   labels: Object.keys(written).filter(text => text.startsWith("rank ")),
   report: document.getElementById("report").textContent,
   legend: [...document.querySelectorAll("#legend span")].map(each => each.textContent),
@@ -61,7 +62,7 @@ return {
 """
 
 TIP = re.compile(
-    r"\w+\((?:\w+\[\d+\].*)?\) seq \d+ of group \S+\n"
+    r"\w+\((?:\w+\[\d+\].*)?\) seq \d+ of group \S+, rank \d+\n"
     r"[\d.]+ (?:us|ms|s)(?:, .* of it until rank \d came)?; [\d.]+ [KMG]?B, memory, completed\nby .*"
 )
 
@@ -136,5 +137,72 @@ def test_levels_are_no_more_than_run_at_once() -> None:
     ranks[0].call("all_reduce", takes=2000)
     ranks[0].call("all_reduce", takes=1000)
     data = page.data(timeline.merge([ranks[0].dump()]), ())
-    assert [box[1] for box in data["boxes"]] == [0, 0, 0, 0, 1, 1]
-    assert data["lanes"] == [{"rank": 0, "levels": 2, "steps": []}]
+    (lane,) = data["lanes"]
+    assert lane["boxes"][0::7] == [0, 0, 0, 0, 1, 1]
+    assert (lane["rank"], lane["levels"], lane["steps"]) == (0, 2, [])
+
+
+def test_of_more_operations_than_a_page_can_show_it_shows_the_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranks = job(1)
+    for takes in (5000, 2000, 7000, 1500, 6000):
+        ranks[0].call("all_reduce", takes=takes)
+    monkeypatch.setattr(page, "MOST", 3)
+    data = page.data(timeline.merge([ranks[0].dump()]), ())
+    (lane,) = data["lanes"]
+    assert lane["boxes"][4::7] == [5000, 7000, 6000]
+    assert data["left_out"] == len(ranks[0].records) - 3
+
+
+MANY = 256
+CALLS = 12
+
+# What is written, in the order of time and of ranks; how high it is; what is said of a lane without a box.
+OVERVIEW = """
+const paper = canvas.getContext("2d"), place = canvas.getBoundingClientRect(), times = [], ranks = [];
+const write = paper.fillText.bind(paper);
+paper.fillText = (text, x, y) => {
+  const width = paper.measureText(text).width;
+  const left = paper.textAlign === "right" ? x - width : paper.textAlign === "center" ? x - width / 2 : x;
+  if (text.startsWith("rank ")) ranks.push([text, left, left + width, y]);
+  else times.push([text, left, left + width]);
+  write(text, x, y);
+};
+draw();
+paper.fillText = write;
+const lane = lanes[77], at = {clientX: place.left + 5, clientY: place.top + lane.top + heightOf(lane) / 2};
+canvas.dispatchEvent(new PointerEvent("pointermove", at));
+const slider = document.querySelector("#legend input");
+const found = {
+  times, ranks, pointed: tip.textContent, high: canvas.clientHeight, wide: canvas.clientWidth,
+  label: canvas.getAttribute("aria-label"), fits: document.documentElement.scrollWidth <= innerWidth,
+};
+slider.value = slider.max; slider.dispatchEvent(new Event("input"));
+return {...found, highest: canvas.height};
+"""
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1400, 390])
+def test_many_ranks_fit_a_page_and_no_labels_overlap(tmp_path: Path, width: int) -> None:
+    ranks = job(MANY)
+    for i in range(CALLS):
+        for rank in ranks:
+            rank.call("all_reduce", after=1000 * (1 + (rank.rank + i) % 7), takes=9000)
+    count = sum(len(rank.records) for rank in ranks)
+    shown, told = rendered([rank.dump() for rank in ranks])
+    assert len(shown) < len(told) + 50 * count
+    said, errors = browser.ask(shown, OVERVIEW, tmp_path, width)
+    assert errors == []
+    assert said["label"] == f"timeline: {MANY} ranks, {count} operations"
+    assert said["fits"] and said["high"] < 1000 and said["pointed"] == "rank 77"
+    assert said["high"] < said["highest"] <= 16000
+    assert len(said["times"]) > 1
+    for (_, _, right), (_, left, _) in pairwise(said["times"]):
+        assert right < left
+    assert len(said["ranks"]) > 20 and said["ranks"][0][0] == "rank 0"
+    for _, left, right, _ in said["ranks"]:
+        assert left >= 0 and right < 76
+    for (_, _, _, above), (_, _, _, below) in pairwise(said["ranks"]):
+        assert below - above >= 12
