@@ -1,7 +1,8 @@
 """How much faster a training steps over ucc: `times.py TITLE GLOO UCC [GLOO UCC]...`, results of turns.
 
-Prints a row of a table: the median, the least and the most of the turns. A ratio is of one turn. Status 1 if
-the two results of a turn differ in more than their time.
+A turn is a training over gloo and one over ucc; its times are the medians of their steps. Prints a row of a
+table: the median, the least and the most of the turns. Status 1 if the results of a turn differ in more than
+their time.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ def main() -> int:
         print(f"{title}: {line}")
     if wrong:
         return 1
-    steps = [span([1000 * each["step"] for each in over], 1) for over in zip(*turns, strict=True)]
-    ratio = span([gloo["step"] / ucc["step"] for gloo, ucc in turns], 2)
-    print("|", " | ".join([title, *steps, ratio]), "|")
+    medians = [[statistics.median(each["steps"]) for each in turn] for turn in turns]
+    over_gloo, over_ucc = (
+        span([1000 * each for each in of_turns], 1) for of_turns in zip(*medians, strict=True)
+    )
+    faster = span([gloo / ucc for gloo, ucc in medians], 2)
+    print("|", " | ".join([title, over_gloo, over_ucc, faster]), "|")
     return 0
 
 
