@@ -70,9 +70,9 @@ def hosts(
 ) -> Iterator[Hosts]:
     """Create `count` hosts that a switch connects. They are named host0, host1 and so on.
 
-    `clocks_ahead` sets how many seconds the steady clock of each host is ahead of that of this machine. Steady
-    clocks of real hosts differ, because they count from the start of the host. `rate` limits what each host
-    sends over a cable, in the form of tc(8): "4gbit". Without it, only the speed of the machine is a limit.
+    `clocks_ahead` sets how many seconds the steady clock of each host is ahead of the one of this machine.
+    Steady clocks of real hosts differ, because they count from the start of the host. `rate` limits what each
+    host sends over a cable, in the form of tc(8): "4gbit". Without it, only the speed of the machine is a limit.
     `cables` is the number of interfaces of each host: eth0, eth1 and so on, each with its own switch and
     network. The store and the names of the hosts use the network of eth0.
     """
