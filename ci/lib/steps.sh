@@ -10,6 +10,7 @@ step() {
   local name=$1 start=$EPOCHREALTIME
   shift
   printf '\n== %s\n' "$name" >>"$log"
+  [[ ! -t 1 ]] || printf '%s ...\r' "$name"
   if ! "$@" >"$log.step" 2>&1; then
     cat "$log.step" >>"$log"
     printf '%-58s FAILED\n' "$name"
