@@ -130,7 +130,7 @@ def _difference(
     case: Case, group: str, seq: int, at: dict[int, Record], kinds: list[list[int]], said: str
 ) -> str:
     tellings = [
-        f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} at {_call(case, ranks[0], at[ranks[0]])}"
+        f"{_ranks(sorted(ranks))} {'is' if len(ranks) == 1 else 'are'} at {_call(case, ranks[0], at[ranks[0]])}"
         for ranks in kinds
     ]
     return (
