@@ -17,7 +17,7 @@ from torch_ucc.status import stacks
 from torch_ucc.status.findings import Finding, confirmed, findings
 from torch_ucc.status.job import Job, runs, shown
 from torch_ucc.status.network import Connection
-from torch_ucc.status.screen import as_data, detail, listing, page, screen
+from torch_ucc.status.screen import ROWS, as_data, detail, listing, page, screen
 from torch_ucc.status.segment import Process
 from torch_ucc.tracing.records import Record
 
@@ -370,6 +370,13 @@ def test_the_page_for_a_browser_escapes_what_programs_are_called() -> None:
     text = page(made, findings(made))
     assert "Group &#x27;0&#x27; has failed. Rank 0 was told: &lt;b&gt;&amp;" in text
     assert "<td>0-1</td>" in text
+
+
+def test_a_page_shows_the_first_of_many_findings() -> None:
+    made = job([process(0, 1, [])])
+    text = page(made, [Finding(f"finding {i}") for i in range(ROWS + 3)])
+    assert f"finding {ROWS - 1}<" in text and f"finding {ROWS}<" not in text
+    assert "and 3 more" in text
 
 
 def test_a_host_whose_network_is_slow() -> None:
