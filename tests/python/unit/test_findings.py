@@ -158,6 +158,40 @@ def test_ranks_in_a_circle_are_told_by_the_diagnosis() -> None:
     assert [len(rank.records) for rank in made.ranks.values()] == [1, 1]
 
 
+def test_a_rank_that_called_another_operation_and_went_on() -> None:
+    """A broadcast does not keep its root. The root then waits for those whom its broadcast did not reach."""
+    ranks = [process(rank, 4, [record(1, 50, 31, 0.1), record(2, 51, 30)], hosts=4) for rank in range(4)]
+    sent = record(2, 51, 30, 0.1, op="broadcast", root=1)
+    ranks[1] = process(1, 4, [record(1, 50, 31, 0.1), sent, record(3, 52, 29)], hosts=4)
+    (found,) = findings(job(ranks))
+    assert found.ranks == (1,)
+    assert "different operations at seq 51: rank 1 is at seq 51 broadcast" in found.text
+    assert "while ranks 0, 2, 3 are at seq 51 all_reduce" in found.text
+
+
+def test_a_wrong_call_in_an_operation_that_all_have_called() -> None:
+    ranks = [process(rank, 4, [record(1, 51, 30)], hosts=2) for rank in range(4)]
+    ranks[1] = process(1, 4, [record(1, 51, 30, op="broadcast", root=1)], hosts=2)
+    (found,) = findings(job(ranks))
+    assert found.ranks == (1,)
+
+
+def test_a_group_failed_since_calls_differ() -> None:
+    """The error of a rank names a rank of its host, which may be right, and its own call wrong."""
+    others = [process(r, 3, [record(1, 5, 9)], failure="rank 0 called another collective") for r in (1, 2)]
+    wrong = process(0, 3, [record(1, 5, 9, op="barrier")], failure="rank 1 called another collective")
+    (found,) = findings(job([wrong, *others]))
+    assert found.ranks == (0,)
+    assert "rank 0 is at seq 5 barrier" in found.text
+
+
+def test_two_ranks_that_differ_are_both_told_and_none_is_accused() -> None:
+    one, other = process(0, 2, [record(1, 5, 9)]), process(1, 2, [record(1, 5, 9, op="barrier")])
+    (found,) = findings(job([one, other]))
+    assert found.ranks == ()
+    assert "rank 0 is at seq 5 all_reduce" in found.text and "rank 1 is at seq 5 barrier" in found.text
+
+
 def test_a_receive_whose_sender_does_something_else() -> None:
     receives = record(2, 1, 5, op="recv", message=True, peer=1, tag=3)
     (found,) = findings(job([process(0, 2, [receives]), process(1, 2, [], state="R")]))
@@ -471,3 +505,13 @@ def test_threads_of_a_process() -> None:
         sleeps.kill()
     _, row = text.splitlines()
     assert row.split()[:4] == [str(sleeps.pid), "sleep", "S", "(sleeping)"]
+
+
+def test_status_does_not_wait_for_torch() -> None:
+    """It is to answer at once. Torch alone takes seconds to load."""
+    code = (
+        "import sys; sys.argv[0] = 'torch-ucc'; import torch_ucc.status.__main__; "
+        "print({'torch', 'numpy'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"
