@@ -72,7 +72,7 @@ def hosts(
 
     `clocks_ahead` sets how many seconds the steady clock of each host is ahead of the one of this machine.
     Steady clocks of real hosts differ, because they count from the start of the host. `rate` limits what each
-    host sends over a cable, in the form of tc(8): "4gbit". Without it, only the speed of the machine is a limit.
+    host sends over a cable, in the form of tc(8): "4gbit". Without it, only the machine limits it.
     `cables` is the number of interfaces of each host: eth0, eth1 and so on, each with its own switch and
     network. The store and the names of the hosts use the network of eth0.
     """

@@ -149,9 +149,7 @@ def test_an_extension_for_another_torch_says_so(installed: Path, tmp_path: Path)
     (mine,) = (tmp_path / "torch_ucc").glob("_core.torch-*.so")
     mine.rename(mine.with_name(re.sub(r"torch-\d+\.\d+", "torch-2.11", mine.name)))
     printed = run(installed, "-c", f"try: {LOAD}\nexcept ImportError as error: print(error)", cwd=tmp_path)
-    assert re.search(
-        r"^torch_ucc was built for torch 2\.11, but torch \S+ is running", printed, re.M
-    )
+    assert re.search(r"^torch_ucc was built for torch 2\.11, but torch \S+ is running", printed, re.M)
 
 
 def test_without_ucx_it_says_so(installed: Path, tmp_path: Path) -> None:
