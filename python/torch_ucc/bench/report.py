@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+from torch_ucc._style import bold
 from torch_ucc.bench.cases import format_size
 from torch_ucc.bench.figures import Figure, Sample, Samples, figure
 from torch_ucc.bench.targets import OCCASION_TARGETS, Judgement, Occasions, Unit
@@ -23,7 +24,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
         ).rstrip()
         for row in rows
     ]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    return "\n".join([bold(lines[0]), "-" * max(map(len, lines)), *lines[1:]])
 
 
 def format_seconds(seconds: float) -> str:
@@ -58,7 +59,9 @@ def cases_table(samples: Samples, ranks: int, peers: Sequence[str], where: str =
         ratios = [format_ratio(samples.ratio(peer, BASE, ranks, case)) for peer in others]
         dtype = [case.dtype if case.nbytes else "-"] * has_dtypes
         rows.append([case.op, *dtype, format_size(case.nbytes), *times, *ratios])
-    return table(rows, left=1 + has_dtypes)
+    doubtful = any("?" in cell for row in rows for cell in row)
+    note = f"\n?: the spread is above {NOISY_SPREAD:.0%}, so the time is uncertain" if doubtful else ""
+    return table(rows, left=1 + has_dtypes) + note
 
 
 def occasions_table(occasions: Occasions) -> str:
@@ -80,7 +83,7 @@ def occasion_rows(occasions: Occasions) -> Iterator[tuple[str, Unit, list[Figure
 
 
 def targets_table(judgements: Sequence[Judgement]) -> str:
-    rows = [["target", "wanted", "measured", "between", "floor", "gloo", "verdict"]]
+    rows = [["target", "wanted", "measured", "range", "floor", "gloo", "verdict"]]
     for item in judgements:
         show, value = item.unit.show, item.measured
         measured, between = (
