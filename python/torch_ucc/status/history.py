@@ -1,8 +1,8 @@
 """Records every operation of a running job, in a file for each rank of this host.
 
 It reads the memory of the job. So the job needs no setting and no restart, and loses no more than the time
-that this program takes of a core. Run it on each host of the job. It ends with the job. `torch-ucc trace`
-reads the files.
+that this program takes of a core. Run it on each host of the job. It ends with the job, or with torchrun,
+which may start the job again. `torch-ucc trace` reads the files.
 """
 
 from __future__ import annotations
