@@ -36,7 +36,6 @@ RUN_BY = {
     "docs/packaging.md: ci/wheel": "unit/test_release.py",
     "docs/packaging.md: pip wheel --no-build-isolation --no-deps": "unit/test_release.py",
     "docs/clusters.md: mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x": "launchers/test_mpirun.py",
-    "docs/trace.md: torch-ucc status": "faults/test_status.py",
     "docs/trace.md: torch-ucc record DIR": "tracing/test_record.py",
 }
 # The block: why it is not run. If it is of commands, the files that they name must be there.
@@ -46,7 +45,6 @@ NOT_RUN = {
     "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "ci/test compiles and runs these",
     "docs/frameworks.md: ci/integration": "a gigabyte of downloads for each framework",
     "docs/frameworks.md: .deps/integration/vllm/bin/python tests/": "needs vLLM: ci/integration",
-    "docs/trace.md: Job 40168905: train.py, 8 ranks on one h": "an output",
     "docs/frameworks.md: ValueError: Your assigned backend ucc is": "an output",
     "docs/frameworks.md: import torch.distributed as dist": "needs Accelerate, which ci/integration installs",
     "docs/performance.md: ci/figures FOLDER": "takes 45 minutes of a quiet machine",
