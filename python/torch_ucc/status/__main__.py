@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch_ucc.status import findings, job, screen
@@ -43,12 +44,16 @@ def _show(asked: argparse.Namespace) -> int:
         )
         return 2
     told = [findings.findings(each) for each in found]
-    if any(each.ranks for of_job in told for each in of_job):  # a second look, before anybody is blamed
+    looked = 0
+    while looked < _looks(told):  # before anybody is blamed
+        looked += 1
         names = {each.world for each in found}
         again = [each for each in job.jobs(ask_others=not asked.here) if each.world in names]
-        first = dict(zip((each.world for each in found), told, strict=True))
-        found = again or found
-        told = [findings.confirmed(first[each.world], findings.findings(each)) for each in found]
+        if not again:  # it has ended
+            break
+        before = dict(zip((each.world for each in found), told, strict=True))
+        found = again
+        told = [findings.confirmed(before[each.world], findings.findings(each)) for each in found]
     if len(found) > 1:
         print(screen.listing(found, told))
         print("\nShow one of them: torch-ucc status JOB", file=sys.stderr)
@@ -63,6 +68,10 @@ def _show(asked: argparse.Namespace) -> int:
     else:
         print(screen.screen(one, told_of_it))
     return 1 if told_of_it else 0
+
+
+def _looks(told: Sequence[Sequence[findings.Finding]]) -> int:
+    return max((each.looks for of_job in told for each in of_job if each.ranks), default=0)
 
 
 def _parser() -> argparse.ArgumentParser:

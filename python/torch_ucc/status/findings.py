@@ -27,6 +27,8 @@ _OFTEN = 0.6
 """A rank or host that is the last in this part of the operations is a straggler, ..."""
 _MUCH = 0.2
 """... if the others wait for this part of the time."""
+_NETWORK_LOOKS = 5
+"""Further looks before a network is called slow: a rate is low for a moment if a process got no core."""
 _ENOUGH = 10
 """Operations that must have been seen to say so."""
 
@@ -36,6 +38,8 @@ class Finding:
     text: str
     ranks: tuple[int, ...] = ()
     """The cause."""
+    looks: int = 1
+    """How many further looks must find the cause before it is named."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def findings(job: Job) -> list[Finding]:
 
 
 def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
-    """The findings of a second look, without accusations that the first did not make."""
+    """The findings of a further look, without accusations that were not made before."""
     accused = {each.ranks for each in first}
     return [each for each in second if not each.ranks or each.ranks in accused]
 
@@ -261,7 +265,7 @@ def _slow_network(job: Job) -> Iterator[Finding]:
         return
     host, why = named
     ranks = tuple(rank for rank in job.ranks if job.ranks[rank].host == host)
-    yield Finding(f"The network of host {host} is slow: {why}. {share}", ranks)
+    yield Finding(f"The network of host {host} is slow: {why}. {share}", ranks, _NETWORK_LOOKS)
 
 
 # --- words and small questions ------------------------------------------------------------------------------

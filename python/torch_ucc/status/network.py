@@ -23,6 +23,8 @@ RTT_NS = 1_000_000
 """A shorter round trip is not slow."""
 RECENT_MS = 10_000
 """A connection that has sent nothing for longer tells nothing of the network as it is now."""
+BUSY_MS = 500
+"""Nor does the rate of one that has sent nothing for so long."""
 
 _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
@@ -184,9 +186,10 @@ def _slowly(
     """Whether all that this host sends, or receives, is much less than each other host can.
 
     What it sends in all is known: the network limits it, and the sum of the rates is the most that it was. Of
-    the others, the best rate of one connection is what they can do at least.
+    the others, the best rate of one connection is what they can do at least. A rate is also low for a moment
+    if a process did not get a core, so only what several looks say is true.
     """
-    full = [other for other, ends in mine.items() if any(end.is_full for end in ends)]
+    full = [o for o, ends in mine.items() if any(end.is_full and end.idle_ms <= BUSY_MS for end in ends)]
     if len(full) < 2:
         return ""
     total = sum(end.rate for ends in mine.values() for end in ends)

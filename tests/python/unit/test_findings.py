@@ -14,6 +14,7 @@ import pytest
 from torch_ucc import _style
 from torch_ucc.status import job as jobs
 from torch_ucc.status import stacks
+from torch_ucc.status.__main__ import main as status
 from torch_ucc.status.findings import Finding, confirmed, findings
 from torch_ucc.status.job import Job, runs, shown
 from torch_ucc.status.network import Connection
@@ -413,40 +414,16 @@ def test_a_page_shows_the_first_of_many_findings() -> None:
     assert "and 3 more" in text
 
 
-def test_a_host_whose_network_is_slow() -> None:
-    """It is named only if the job spends its time in moving data."""
-    for took, is_named in ((0.9, True), (0.01, False)):
-        ranks = [
-            process(rank, 6, [record(i, i, 30 - i, took) for i in range(1, 30)], hosts=3) for rank in range(6)
-        ]
-        made = job(ranks)
-        made.connections = {
-            f"n{here}": [
-                Connection(
-                    f"10.0.0.{here}",
-                    f"10.0.0.{there}",
-                    20_000_000 if 2 in (here, there) else 90_000,
-                    0,
-                    False,
-                    5,
-                )
-                for there in range(3)
-                if there != here
-            ]
-            for here in range(3)
-        }
-        assert [each.ranks for each in findings(made)] == ([(4, 5)] if is_named else [])
-
-
-def test_a_host_whose_network_is_slow_while_all_wait() -> None:
-    made = job([process(rank, 3, [record(1, 1, 30)], hosts=3) for rank in range(3)])
-    far = {(0, 1): 20_000_000, (1, 2): 20_000_000}
+def on_three_hosts(took: float | None, far: int | None) -> Job:
+    """Six ranks that make operations which take so long. One of the hosts is far away."""
+    rows = [record(1, 1, 30)] if took is None else [record(i, i, 30 - i, took) for i in range(1, 30)]
+    made = job([process(rank, 6, rows, hosts=3) for rank in range(6)])
     made.connections = {
         f"n{here}": [
             Connection(
                 f"10.0.0.{here}",
                 f"10.0.0.{there}",
-                far.get((min(here, there), max(here, there)), 1),
+                20_000_000 if far in (here, there) else 90_000,
                 0,
                 False,
                 5,
@@ -456,10 +433,32 @@ def test_a_host_whose_network_is_slow_while_all_wait() -> None:
         ]
         for here in range(3)
     }
-    first, second = findings(made)
+    return made
+
+
+@pytest.mark.parametrize(("took", "named"), [(0.9, [(4, 5)]), (0.01, [])])
+def test_a_host_whose_network_is_slow(took: float, named: list[tuple[int, ...]]) -> None:
+    """It is named only if the job spends its time in moving data."""
+    assert [each.ranks for each in findings(on_three_hosts(took, far=2))] == named
+
+
+def test_a_host_whose_network_is_slow_while_all_wait() -> None:
+    first, second = findings(on_three_hosts(None, far=1))
     assert first.text.startswith("All ranks have called seq 1 all_reduce")
-    assert second.ranks == (1,)
+    assert second.ranks == (2, 3)
     assert second.text.startswith("The network of host n1 is slow: data takes 20.00 ms or more")
+
+
+@pytest.mark.parametrize("slow_looks", [5, 6])
+def test_a_slow_network_is_looked_at_several_times(
+    slow_looks: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = [on_three_hosts(0.9, 1 if look < slow_looks else None) for look in range(10)]
+    monkeypatch.setattr(jobs, "jobs", lambda **_: [looks.pop(0)])
+    assert status(["--json"]) == (slow_looks == 6)
+    assert len(looks) == 4
+    told = json.loads(capsys.readouterr().out)["findings"]
+    assert [each["ranks"] for each in told] == [[2, 3]] * (slow_looks == 6)
 
 
 def test_a_frame_is_as_wide_as_the_terminal_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

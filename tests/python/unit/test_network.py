@@ -101,6 +101,10 @@ def test_what_is_long_ago_accuses_nobody() -> None:
     assert slow_host(job(4, (0, None, far), (None, 0, far))) is None
 
 
+def test_a_rate_of_a_moment_ago_accuses_nobody() -> None:
+    assert slow_host(job(4, (1, None, {"rate": SLOW, "is_full": True, "idle_ms": 1000}))) is None
+
+
 def test_a_short_way_is_not_slow() -> None:
     near, far = {"rtt_ns": 20_000}, {"rtt_ns": 900_000}
     assert slow_host(job(4, (None, None, near), (0, None, far), (None, 0, far))) is None
