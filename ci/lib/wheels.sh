@@ -225,7 +225,7 @@ in_root() {
     mount --bind "$wheels" "$folder/wheels"
     mount --bind "$house" "$folder/house"
     mount --bind "$checkout" "$folder/checkout"
-    exec chroot "$folder" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/bin:/usr/sbin:/bin OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 "$@"
+    exec chroot "$folder" env -i HOME=/root LANG=C.UTF-8 PATH=/usr/bin:/usr/sbin:/bin OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX=/var/cache/python "$@"
   ' bash "$folder" "$results" "$house" "$root" "$@"
 }
 
@@ -236,7 +236,8 @@ provide_house() {
   local -a needed
   mapfile -t needed < <("$python" -c "$requires" | grep -v '^torch')
   house=$home/house-$try_torch
-  if [[ ! -e $house/complete-$1 ]]; then
+  mkdir -p "$house"
+  if [[ -z ${TRY_FROM:-} && ! -e $house/complete-$1 ]]; then
     step "packages for Python $1, torch $try_torch" "$python" -m pip download --quiet --disable-pip-version-check -d "$house" \
       --python-version "$1" --only-binary=:all: "torch==$try_torch" "${needed[@]}" "${for_tests[@]}" "${for_builds[@]}"
     touch "$house/complete-$1"
@@ -246,7 +247,7 @@ provide_house() {
 # try_wheel PLACE: an environment with torch, in which pip then installs torch-ucc from dist/wheels; in it, every operation in two ranks,
 # doctor, and tests. With TRY_KEEP=1 the environment stays, and the next trial in PLACE with the same torch uses it.
 try_wheel() {
-  local place=$1 house version
+  local place=$1 house version outside=""
   local -a at
   if [[ -x $place ]]; then
     version=$("$place" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -259,14 +260,22 @@ try_wheel() {
     version=$(in_root "$place" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     provide_house "$version"
     at=(in_root "$place")
+    outside=$home/root-$place
     try_in "$place, Python $version" python3 "/try-$try_torch" /wheels /house /checkout
   fi
 }
 
 # provide_environment NAME PYTHON ENVIRONMENT HOUSE: with torch and what the tests need, but without torch-ucc.
+# $outside/ENVIRONMENT is its path outside the root.
 provide_environment() {
   local -a pip=("${at[@]}" "$3/bin/python" -m pip --quiet --disable-pip-version-check)
-  if [[ -z ${TRY_KEEP:-} ]] || ! "${at[@]}" test -e "$3/complete"; then
+  local packages=lib/python$version/site-packages
+  if [[ -n ${TRY_FROM:-} ]]; then
+    "${at[@]}" rm -rf "$3"
+    step "$1: an environment" "${at[@]}" "$2" -m venv --without-pip "$3"
+    step "$1: links to the packages of $TRY_FROM" cp -rlT {"$TRY_FROM","${outside:-}$3"}"/$packages"
+    rm -rf "${outside:-}$3/$packages"/torch_ucc{,-*.dist-info} # with all that is there: pip would leave files that it did not install
+  elif [[ -z ${TRY_KEEP:-} ]] || ! "${at[@]}" test -e "$3/complete"; then
     "${at[@]}" rm -rf "$3"
     step "$1: an environment" "${at[@]}" "$2" -m venv "$3"
     step "$1: pip install torch==$try_torch" "${pip[@]}" install --no-cache-dir --no-compile --no-index --find-links "$4" \
@@ -279,7 +288,7 @@ provide_environment() {
 # run_in NAME ENVIRONMENT CHECKOUT [WHOSE]: what is run in an environment with torch-ucc. WHOSE: system, if it uses the system's UCC and UCX.
 run_in() {
   local name=$1 environment=$2 checkout=$3
-  step "$name: all operations in two ranks" "${at[@]}" timeout 300 "$environment/bin/torchrun" --standalone --nproc-per-node=2 \
+  step "$name: all operations in two ranks" "${at[@]}" timeout 300 "$environment/bin/python" -m torch.distributed.run --standalone --nproc-per-node=2 \
     "$checkout/tests/wheels/every_operation.py" "${@:4}"
   note "$(grep '^tried: ' "$log.step")"
   step "$name: torch-ucc doctor" "${at[@]}" timeout 120 "$environment/bin/torch-ucc" doctor

@@ -226,7 +226,8 @@ def save_and_load(folder: str) -> None:
 
 def test_asynchronous_checkpoints_by_process(tmp_path: Path) -> None:
     env = {"TORCH_UCC_REPLACE_GLOO": "1", "CUDA_VISIBLE_DEVICES": ""}
-    run_ranks(save_and_load, 2, str(tmp_path / "checkpoint"), init=False, env=env)
+    # The process that torch starts imports torch anew, which takes more than a minute on a busy machine.
+    run_ranks(save_and_load, 2, str(tmp_path / "checkpoint"), init=False, env=env, timeout=300.0)
 
 
 def told_by_doctor(monkeypatch: pytest.MonkeyPatch, *replaced: str) -> list[str]:
