@@ -179,9 +179,17 @@ class Recorder:
         self._agents: set[int] = set()
         self.lost = 0
 
-    def add(self, process: Process) -> None:
-        known = [self._start[world] for world in process.worlds if world in self._start]
-        start = min(known) if known else max(self._start.values(), default=0) + 1
+    def add(self, members: Sequence[Process]) -> None:
+        """These have started together."""
+        worlds = {world for process in members for world in process.worlds}
+        known = [self._start[world] for world in worlds if world in self._start]
+        start = min(known) if known else 1 + max((each for each, _ in self._taken), default=0)
+        for world in worlds:
+            self._start.setdefault(world, start)
+        for process in members:
+            self._begin(process, start)
+
+    def _begin(self, process: Process, start: int) -> None:
         while (start, process.rank) in self._taken:
             start += 1
         try:
@@ -197,8 +205,6 @@ class Recorder:
         parent, _ = process.started_by
         if parent is not None and process.is_of_torchrun():
             self._agents.add(parent)
-        for world in process.worlds:
-            self._start.setdefault(world, start)
 
     def search(self) -> None:
         """Adds processes that have joined the job, and those that its launcher has started since."""
@@ -206,9 +212,13 @@ class Recorder:
             if pid in self.writers:
                 for world in self.writers[pid].worlds:
                     self._start.setdefault(world, start)
-        for process in processes([*self.writers]):
-            if process.worlds & self._start.keys() or process.started_by in self._starters:
-                self.add(process)
+        found = [
+            process
+            for process in processes([*self.writers])
+            if process.worlds & self._start.keys() or process.started_by in self._starters
+        ]
+        for members in by_job(found):
+            self.add(members)
 
     def look(self) -> float:
         """Returns the largest part of a quarter of its ring that any process has written."""
@@ -289,8 +299,7 @@ def main(arguments: list[str]) -> int:
         print(f"torch-ucc record: {error}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    for process in found[0]:
-        recorder.add(process)
+    recorder.add(found[0])
     record(recorder, asked.seconds)
     if recorder.lost:
         print(f"{recorder.lost} operations were lost: they came faster than they could be read")

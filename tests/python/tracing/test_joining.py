@@ -150,8 +150,7 @@ def recorder_of(pid: int, folder: Path, *meters: PrometheusFile) -> Recorder:
     """One that has begun with the job of this process."""
     (members,) = [each for each in by_job(list(processes())) if pid in {member.pid for member in each}]
     made = Recorder(folder, 1 << 20, meters)
-    for process in members:
-        made.add(process)
+    made.add(members)
     made.look()
     return made
 
@@ -202,6 +201,39 @@ def test_each_start_of_a_job_has_its_folder(tmp_path: Path) -> None:
     assert kept(tmp_path) == {0: 3, 1: 3}
     assert kept(tmp_path / "2") == {0: 4}
     assert kept(tmp_path / "3") == {0: 5, 1: 5}
+
+
+def test_ranks_that_share_no_group_are_one_start_if_another_rank_joins_them(tmp_path: Path) -> None:
+    with launcher(tmp_path) as ours:
+        recorder = recorder_of(ours.start(context("wn", 0, 1)), tmp_path)
+        for rank, worlds in ((0, ["wo"]), (1, ["wp"]), (2, ["wo", "wp"])):
+            ours.start(*(context(world, rank, 3, number=n) for n, world in enumerate(worlds, 1)))
+        recorder.search()
+        recorder.look()
+        recorder.close()
+    assert kept(tmp_path) == {0: 3}
+    assert kept(tmp_path / "2") == {0: 3, 1: 3, 2: 6}
+
+
+def test_a_start_after_a_replacement_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    with launcher(tmp_path) as ours:
+        goes = ours.start(context("wq", 0, 1))
+        recorder = recorder_of(goes, tmp_path)
+        for calls, worlds in ((4, ["wq", "wr"]), (5, ["ws"])):
+            ours.end(goes)
+            recorder.look()
+            goes = ours.start(
+                *(context(each, 0, 1, number=n) for n, each in enumerate(worlds, 1)), calls=calls
+            )
+            recorder.search()
+            recorder.look()
+        ours.start(context("ws", 1, 2))
+        recorder.search()
+        recorder.look()
+        recorder.close()
+    assert kept(tmp_path) == {0: 3}
+    assert kept(tmp_path / "2") == {0: 8}
+    assert kept(tmp_path / "3") == {0: 5, 1: 3}
 
 
 def test_a_rank_in_place_of_one_that_has_ended_does_not_overwrite_its_file(tmp_path: Path) -> None:
