@@ -40,7 +40,7 @@ OCCASION_HELP = {
     "idle": "measure instead what idling and waiting cost",
     "training": "measure instead what communication costs a training",
     "starting": "measure instead how long the start takes",
-    "recording": "measure instead what the flight recorder adds to an operation",
+    "recording": "measure instead what the flight recorder and `torch-ucc record` cost",
 }
 REPORT_BUSY = 2  # of a report: busy processes beside 2 ranks
 # More ranks than so many are not timed with larger parts: their memory adds up.
@@ -118,7 +118,12 @@ def make_parser() -> argparse.ArgumentParser:
         add(f"--{occasion}", action="append_const", dest="occasions", const=occasion, help=what)
     add("--idle-seconds", type=float, default=10.0, help="with --idle: how long a group has nothing to do")
     add("--late-seconds", type=float, default=5.0, help="with --idle: by how much one rank is late")
-    add("--trials", type=int, default=10, help="with --idle: how often a rank is late, each time")
+    add(
+        "--trials",
+        type=int,
+        default=10,
+        help="with --idle, --training and --recording: how often each is measured",
+    )
     add("--assert", dest="strict", action="store_true", help="exit with an error unless every target was met")
     add(
         "--plot",
@@ -429,7 +434,7 @@ def occasion_arguments(name: str, args: argparse.Namespace) -> list[str]:
         },
         "training": {"--trials": args.trials},
         "starting": {},
-        "recording": {},
+        "recording": {"--trials": args.trials},
     }[name]
     return [str(word) for pair in given.items() for word in pair]
 

@@ -124,7 +124,7 @@ OCCASIONS = {
         Occasion("idle", "waiting.py", STARTUP_LIMIT * 2, is_random=True),
         Occasion("training", "training.py", STARTUP_LIMIT * 2, has_floor=True),
         Occasion("starting", "starting.py", STARTUP_LIMIT * 2, ranks=(2, 8), has_floor=True),
-        Occasion("recording", "recording.py", STARTUP_LIMIT * 2),
+        Occasion("recording", "recording.py", STARTUP_LIMIT * 5),
     )
 }
 

@@ -27,6 +27,7 @@ class Unit(Enum):
     NANOSECONDS = "nanoseconds"
     CORE = "share of a core"
     SHARE = "share"
+    COST = "share of the time"
 
     def show(self, value: float) -> str:
         if self is Unit.RATIO:
@@ -35,7 +36,7 @@ class Unit(Enum):
             return f"{value * 1e6:.2f} us" if abs(value) < 1e-4 else f"{value * 1e3:.3f} ms"
         if self is Unit.NANOSECONDS:
             return f"{value * 1e9:.0f} ns"
-        return f"{value:.2%}" if self is Unit.CORE else f"{value:.0%}"
+        return f"{value:.2%}" if self in (Unit.CORE, Unit.COST) else f"{value:.0%}"
 
 
 @dataclass(frozen=True)
@@ -362,6 +363,7 @@ OCCASION_TARGETS = (
     OccasionTarget("group", "a further group", 0.001, Unit.SECONDS),
     OccasionTarget("group, 8 ranks", "a further group of 8 ranks", 0.001, Unit.SECONDS),
     OccasionTarget("recording", "the flight recorder, an operation", 1e-7, Unit.NANOSECONDS),
+    OccasionTarget("recorded", "torch-ucc record, a DDP step", 0.02, Unit.COST),
 )
 
 

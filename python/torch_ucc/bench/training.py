@@ -35,14 +35,15 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def model() -> DistributedDataParallel:
+    return DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))))
+
+
 def costs_of_a_step(library: TorchLibrary, steps: int) -> dict[str, list[float]]:
     """What a training step takes longer for averaging the gradients, the slower rank's: in all, and without
     DDP's own part, which brings them into buckets and back wherever they go.
     """
-    averaged, silent = (
-        DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))))
-        for _ in range(2)
-    )
+    averaged, silent = model(), model()
     if isinstance(library, AloneLibrary):  # for a hook DDP does not divide
         averaged.register_comm_hook(library, lambda of, bucket: divided(of, bucket, of.all_reduce))
         silent.register_comm_hook(library, lambda of, bucket: divided(of, bucket, None))

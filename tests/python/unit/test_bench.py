@@ -734,12 +734,20 @@ class TestRuns:
     @pytest.mark.usefixtures("cores_given_back")
     def test_real_run_of_the_recorder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         output = tmp_path / "figures.json"
-        assert main(["--recording", "--peers", "ucc,gloo", "--repetitions", "1", "--json", str(output)]) == 0
-        (row,) = [line for line in capsys.readouterr().out.splitlines() if "<= 100 ns" in line]
+        few = ["--repetitions", "1", "--trials", "2"]
+        assert main(["--recording", "--peers", "ucc,gloo", *few, "--json", str(output)]) == 0
+        printed = capsys.readouterr().out.splitlines()
+        (row,) = [line for line in printed if "<= 100 ns" in line]
         assert row.startswith("the flight recorder, an operation")
+        (row,) = [line for line in printed if "<= 2.00%" in line]
+        assert row.startswith("torch-ucc record, a DDP step")
         data = json.loads(output.read_text())
-        assert list(data["occasions"]) == ["ucc"] and len(data["occasions"]["ucc"]["recording"]) == PAIRS
-        assert [target["unit"] for target in data["targets"]] == ["nanoseconds"]
+        assert list(data["occasions"]) == ["ucc"]
+        assert {name: len(values) for name, values in data["occasions"]["ucc"].items()} == {
+            "recording": PAIRS,
+            "recorded": 2,
+        }
+        assert [target["unit"] for target in data["targets"]] == ["nanoseconds", "share of the time"]
         assert data["failures"] == []
 
     @pytest.mark.usefixtures("cores_given_back")
