@@ -108,7 +108,7 @@ def hosts(
                 if rate:
                     host.limit(rate, end)
             made.append(host)
-        yield Hosts(switch, made)
+        yield Hosts(switch, made, cables)
 
 
 def _address(i: int, cable: int = 0) -> str:
@@ -131,9 +131,10 @@ class Hosts:
     switch = _SWITCH
     """The address of the switch, at which the store is served."""
 
-    def __init__(self, switch: _Namespaces, made: Sequence[_Namespaces]) -> None:
+    def __init__(self, switch: _Namespaces, made: Sequence[_Namespaces], cables: int) -> None:
         self._switch = switch
         self._hosts = made
+        self._cables = cables
 
     def __len__(self) -> int:
         return len(self._hosts)
@@ -197,7 +198,8 @@ class Hosts:
 
     def vanish(self, i: int) -> None:
         """Remove host i as if it lost its power: cut its cable, then kill all its processes."""
-        self.cut(i)
+        for cable in range(self._cables):
+            self.cut(i, cable)
         self._hosts[i].kill()
 
     def run(self, fn: Callable[..., Any], *args: Any, **how: Any) -> list[Any]:

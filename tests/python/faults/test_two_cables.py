@@ -88,6 +88,43 @@ def test_what_the_user_set_decides_over_the_rails(twice_joined: Hosts) -> None:
     assert all(twice_joined.sent(i, cable=1) > 4 * ELEMENTS for i in range(2))
 
 
+SIZES = (1, 1000, 16383, 16385, 40000, 65537, 100000, 300000, 900001)
+"""In elements of 4 bytes: less and more than segments of TCP and than what UCX sends without being asked."""
+
+
+def wrong_messages(late: bool) -> list[int]:
+    """Exchanges messages of these sizes and returns the sizes of those that arrived wrong. With `late`, the
+    receives are posted after the sends, in another order."""
+    other = 1 - dist.get_rank()
+    sizes = [*SIZES, *reversed(SIZES)]
+    sent = [torch.arange(size, dtype=torch.int32) + 1000 * tag for tag, size in enumerate(sizes)]
+    received = [torch.zeros_like(each) for each in sent]
+
+    def receive() -> list[dist.Work | None]:
+        order = list(enumerate(received))
+        return [dist.irecv(each, other, tag=tag) for tag, each in (reversed(order) if late else order)]
+
+    works = [] if late else receive()
+    works += [dist.isend(each, other, tag=tag) for tag, each in enumerate(sent)]
+    if late:
+        dist.barrier()
+        works += receive()
+    for work in works:
+        assert work is not None
+        work.wait()
+    return [
+        size
+        for size, mine, theirs in zip(sizes, sent, received, strict=True)
+        if not torch.equal(mine, theirs)
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["awaited", "not awaited"])
+def test_messages_of_all_sizes_arrive_whole(twice_joined: Hosts, late: bool) -> None:
+    assert twice_joined.run(wrong_messages, late) == [[], []]
+    assert all(twice_joined.sent(i, cable=1) > 1 << 20 for i in range(2))
+
+
 def until_it_is_cut() -> str:
     dist.all_reduce(torch.ones(ELEMENTS))
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
