@@ -40,10 +40,10 @@ def test_an_address_that_leads_nowhere(pair: Hosts) -> None:
     pair.add_dead_end(1, "10.99.0.1")
     here, there = pair.run(findings, init=False)
     assert [(each.name, each.grade) for each in here] == [("partly-cut-off", COSTLY)]
-    assert "not by 10.99.0.1 (" in here[0].what and there == []
+    assert "not to 10.99.0.1 (" in here[0].what and there == []
 
 
 def test_clocks_that_differ(pair: Hosts) -> None:
     slow, fast = pair.run(findings, 1, init=False)
     assert [(each.name, each.grade) for each in slow] == [("clocks", COSTLY)] and fast == []
-    assert "the clock of host1 is 3" in slow[0].what and "ahead of that of host0" in slow[0].what
+    assert "the clock of host1 is 3" in slow[0].what and "ahead of the clock of host0" in slow[0].what
