@@ -136,8 +136,8 @@ void UccBackend::require_same_libraries(const c10::intrusive_ptr<c10d::Backend::
   if (own != nullptr && !(own->ucc.empty() && own->ucx.empty()) &&
       (own->ucc != settings.own_ucc || own->ucx != settings.own_ucx)) {
     throw_for_user(Status(StatusCode::unsupported, std::string(what) + " group '" + info_->name +
-                                                       "' has the options of UCC and UCX that the group has: for others use "
-                                                       "new_group()"));
+                                                       "' uses the UCC and UCX options of that group: use new_group() for "
+                                                       "other options"));
   }
 }
 
@@ -199,7 +199,7 @@ c10d::ErrorType UccBackend::getError() {
 
 void UccBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   if (hook_ != nullptr) {
-    throw_for_user(Status(StatusCode::invalid, "group '" + info_->name + "' has a completion hook already"));
+    throw_for_user(Status(StatusCode::invalid, "group '" + info_->name + "' already has a completion hook"));
   }
   onCompletionHook_ = std::move(hook);
   hook_ = std::make_shared<CompletionHook>(onCompletionHook_);
@@ -210,7 +210,7 @@ void UccBackend::waitForPendingWorks() {
   const Deadline deadline = Deadline::after(milliseconds(timeout_ms_.load()));
   const bool drained = context_->engine().drain(membership_.team->domain(), deadline) || failure() != nullptr;
   if (!drained || (hook_ != nullptr && !hook_->wait(deadline))) {
-    throw_for_user(Status(StatusCode::timeout, "operations of group '" + info_->name + "' had not ended at its timeout"));
+    throw_for_user(Status(StatusCode::timeout, "operations of group '" + info_->name + "' did not end within its timeout"));
   }
 }
 

@@ -24,7 +24,8 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
   refuse_forked_child("the coalescing of group '" + info_->name + "'");
   std::optional<Coalescing> ended = coalescings::close(home_->group);
   if (!ended) {
-    throw_for_user(Status(StatusCode::invalid, "the coalescing of group '" + info_->name + "' ended without a start"));
+    throw_for_user(
+        Status(StatusCode::invalid, "end_coalescing() of group '" + info_->name + "' was called without start_coalescing()"));
   }
   if (ended->batch == nullptr) {
     throw_for_user(ended->refusal);
@@ -54,9 +55,9 @@ void UccBackend::drop_for(const std::exception& error) {
     const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
     const std::string why = of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
     open->refusal =
-        Status(StatusCode::invalid, "the coalescing of group '" + info_->name +
-                                        "' was dropped, and nothing of it was sent: a call of it was refused: " + why);
-    open->drop("a call of it was refused: " + why);
+        Status(StatusCode::invalid, "the coalesced calls of group '" + info_->name +
+                                        "' were dropped, and none of their data was sent: one of them was refused: " + why);
+    open->drop("one of them was refused: " + why);
   }
 }
 

@@ -19,7 +19,7 @@ void Coalescing::drop(const std::string& why) {
   if (batch != nullptr) {
     batch->record_end(StatusCode::closed);
     batch->completion().complete(
-        Status(StatusCode::closed, batch->describe() + " was dropped, and nothing of it was sent: " + why));
+        Status(StatusCode::closed, batch->describe() + " were dropped, and none of their data was sent: " + why));
     batch = nullptr;
   }
 }
@@ -36,7 +36,7 @@ Coalescing* find(std::uint32_t group) {
 
 void open(std::uint32_t group, Coalescing coalescing) {
   if (std::optional<Coalescing> before = close(group)) {
-    before->drop("its coalescing never ended");
+    before->drop("their coalescing was not ended");
   }
   of_this_thread.emplace_back(group, std::move(coalescing));
 }

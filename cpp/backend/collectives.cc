@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 // The lists of a coalesced call.
 void check_pairs(const Call& call, std::size_t outputs, std::size_t inputs) {
   if (outputs != inputs || inputs == 0) {
-    refuse_value(call, "there must be as many outputs as inputs, and at least one: they are " + std::to_string(outputs) +
-                           " and " + std::to_string(inputs));
+    refuse_value(call, "there must be as many outputs as inputs, and at least one of each, not " + std::to_string(outputs) +
+                           " outputs and " + std::to_string(inputs) + " inputs");
   }
 }
 
@@ -96,8 +96,8 @@ UccBackend::WorkPtr UccBackend::allgather_coalesced(TensorLists& outputs, Tensor
   return serve(operation::kAllGatherCoalesced, [&](Call& call) {
     Staging staging = moving(call, inputs);
     if (outputs.size() != static_cast<std::size_t>(size_)) {
-      refuse_value(
-          call, "there must be one list of outputs a rank, " + std::to_string(size_) + ", not " + std::to_string(outputs.size()));
+      refuse_value(call, "there must be one list of outputs for each of the " + std::to_string(size_) + " ranks, not " +
+                             std::to_string(outputs.size()) + " lists");
     }
     for (const Tensors& of_rank : outputs) {
       check_pairs(call, of_rank.size(), inputs.size());

@@ -206,7 +206,7 @@ void CommContext::meet_neighbours(const GiveUp& give_up, Deadline deadline) {
   arena_->map(roster_.self(), roster_.arenas());
   if (!wait_until([&] { return arena_->is_common().has_value(); }, give_up, deadline)) {
     throw StatusError(Status(StatusCode::timeout, "the other ranks on the host of " + roster_.describe(roster_.self()) +
-                                                      " did not map the shared memory of all ranks there in time"));
+                                                      " did not map the shared memory of that host in time"));
   }
   arena_->close_file();
 }
@@ -265,8 +265,8 @@ void CommContext::wait_for_lines(const GiveUp& give_up, Deadline deadline) {
   }
   if (!names.empty()) {
     TORCH_WARN("ucc: ", roster_.describe(roster_.self()), " cannot open a TCP connection to ", names,
-               ". Should one of them die, that may be noticed only when an operation times out. Let the hosts connect to each "
-               "other on any port, or set TORCH_UCC_LIFE_LINES=0 on all ranks to do without.");
+               ". If one of these ranks dies, this rank may notice it only when an operation times out. Allow TCP connections "
+               "between the hosts on all ports, or set TORCH_UCC_LIFE_LINES=0 on all ranks to turn these connections off.");
   }
 }
 
@@ -328,7 +328,8 @@ Membership CommContext::join(const GroupSpec& group, std::uint16_t id) {
   }
   const MutexLock lock(mutex_);
   if (closed_) {
-    throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' was created while the last of its others closed"));
+    throw StatusError(
+        Status(StatusCode::closed, "group '" + group.name + "' cannot be created: the last other group was closed meanwhile"));
   }
   ++open_teams_;
   if (id == kFirstGroup) {

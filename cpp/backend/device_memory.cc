@@ -17,7 +17,7 @@ namespace {
 MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, const Libraries& libraries, Deadline deadline) {
   const std::optional<ucc_memory_type_t> type = memory_type(name);
   if (!type) {
-    return {std::nullopt, "UCC knows no memory of the type '" + name + "'"};
+    return {std::nullopt, "UCC has no memory type '" + name + "'"};
   }
   const auto alone =
       std::make_shared<UccTeam>(UccTeam::kMaxId, std::vector<std::uint64_t>{static_cast<std::uint64_t>(libraries.rank)}, 0,
@@ -26,7 +26,7 @@ MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, con
   create->set_deadline(deadline);
   // The others wait for the vote
   if (const Status created = libraries.engine.run(create); !created.ok()) {
-    return {std::nullopt, "UCC has no team of this rank alone, by which to ask it: " + created.message()};
+    return {std::nullopt, "UCC cannot create the team with which this is tested: " + created.message()};
   }
   bool does = false;
   libraries.engine.with_baton(deadline, [&](LoopToken& token) {
@@ -35,10 +35,10 @@ MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, con
   });
   if (!does) {
     return {std::nullopt,
-            "this UCC does not compute in memory of the type '" + name + "': it was built without that, or found no device"};
+            "this UCC does not support the memory type '" + name + "': it was built without it, or found no device"};
   }
   if (!libraries.worker.memory_type(name)) {
-    return {std::nullopt, "this UCX takes no memory of the type '" + name + "'"};
+    return {std::nullopt, "this UCX does not support the memory type '" + name + "'"};
   }
   return {type};
 }
@@ -48,9 +48,8 @@ MemoryTypes<ucc_memory_type_t>::Entry native_memory(const std::string& name, con
 MemoryTypes<MessageMemory>::Entries direct_messages(const NamedValues& wanted, const UcxWorker& worker) {
   MemoryTypes<MessageMemory>::Entries found;
   for (const auto& [device, name] : wanted) {
-    found[device] = {worker.memory_type(name), "this UCX takes no memory of the type '" + name +
-                                                   "': its module for that is missing or found no device, or UCX_TLS leaves it "
-                                                   "out"};
+    found[device] = {worker.memory_type(name), "this UCX does not support the memory type '" + name +
+                                                   "': its module is missing or found no device, or UCX_TLS excludes it"};
   }
   return found;
 }
@@ -59,7 +58,7 @@ MemoryTypes<ucc_memory_type_t>::Entries agree_on_native_collectives(const NamedV
                                                                     const Libraries& libraries, Deadline deadline) {
   MemoryTypes<ucc_memory_type_t>::Entries found;
   for (const auto& [kind, name] : wanted) {
-    found[kind].why_not = "torch knew of no such device when the first group was made";
+    found[kind].why_not = "PyTorch had no such device when the first group was created";
     if (device && kind == c10::DeviceTypeName(device->type(), /*lower_case=*/true)) {
       found[kind] = native_memory(name, libraries, deadline);
     }
@@ -69,7 +68,7 @@ MemoryTypes<ucc_memory_type_t>::Entries agree_on_native_collectives(const NamedV
                                         "collectives in the memory of devices", deadline);
   for (auto& [kind, entry] : found) {
     if (entry.type && all == 0) {
-      entry = {std::nullopt, "UCC on another rank does not compute in memory of such a device"};
+      entry = {std::nullopt, "UCC on another rank does not support the memory of such a device"};
     }
   }
   return found;

@@ -110,8 +110,8 @@ void UccBackend::put_in_order(const Call& call, c10::ArrayRef<Prepared*> all, Ou
   }
   if (open != nullptr && conflict(open->effects, outgoing.effects)) {
     refuse_value(call,
-                 "one of its tensors shares memory with a tensor of another call of the same coalescing, and one of the two "
-                 "is written: make these calls one after the other, or clone() a tensor");
+                 "one of its tensors shares memory with a tensor of another call of the same coalescing, and one of these calls "
+                 "writes it: make these calls one after the other, or clone() a tensor");
   }
   if (!order_.empty()) {
     outgoing.after = call.op == &operation::kBarrier ? order_.collectives() : order_.before(outgoing.effects);
@@ -247,8 +247,8 @@ UccBackend::WorkPtr UccBackend::launch_all(const Call& call, std::vector<Prepare
   if (share_memory(each)) {
     if (call.device_memory) {
       refuse_value(call,
-                   "two of its tensors share memory, and one of the two is written, which UCC cannot put in order in the memory "
-                   "of a device (TORCH_UCC_DEVICE_COLLECTIVES=native): make one call after the other, or clone() a tensor");
+                   "two of its tensors share memory, and one of them is written. In the memory of a device, UCC cannot order the "
+                   "calls (TORCH_UCC_DEVICE_COLLECTIVES=native): make one call after the other, or clone() a tensor");
     }
     std::for_each(all.begin(), all.end(), [](Prepared& prepared) { prepared.isolate(); });
   }

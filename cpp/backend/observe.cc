@@ -40,7 +40,7 @@ void check_for_nans(const Call& call, const Prepared& prepared) {
     const at::Tensor values = tensor.is_sparse() ? tensor.coalesce().values() : tensor;
     // float8 has no isnan() of its own
     if (at::isnan(values.is_complex() ? values : values.to(at::kFloat)).any().item<bool>()) {
-      refuse_value(call, "tensor " + std::to_string(i) + " of what this rank contributes has a NaN (TORCH_UCC_NAN_CHECK=1)");
+      refuse_value(call, "input tensor " + std::to_string(i) + " of this rank has a NaN (TORCH_UCC_NAN_CHECK=1)");
     }
   }
 }
@@ -54,7 +54,7 @@ void CompletionHook::run(const std::shared_ptr<c10d::WorkInfo>& info) {
   try {
     function_(info);
   } catch (const std::exception& error) {
-    TORCH_WARN("the completion hook of a ucc group threw: ", error.what());
+    TORCH_WARN("the completion hook of a ucc group raised an error: ", error.what());
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   --pending_;
@@ -97,7 +97,7 @@ void AbortHooks::run() {
     try {
       (*function)();
     } catch (const std::exception& error) {
-      TORCH_WARN("an abort hook of a ucc group threw: ", error.what());
+      TORCH_WARN("an abort hook of a ucc group raised an error: ", error.what());
     }
   }
 }

@@ -24,7 +24,7 @@ class Notes final : public Messages {
  public:
   Notes(std::shared_ptr<Channel> channel, const std::vector<Message>& messages, std::shared_ptr<const std::string> text)
       : Messages(std::move(channel), Space::collective, 0, messages), text_(std::move(text)) {}
-  std::string describe() const override { return "telling the members of a group that it cannot be"; }
+  std::string describe() const override { return "notifying the members of a group that it cannot be created"; }
 
  private:
   const std::shared_ptr<const std::string> text_;  // until the messages have left
@@ -35,10 +35,10 @@ class Notes final : public Messages {
 Place CommContext::find_place(const GroupSpec& group, const Settings& settings) {
   mark_forked_children();
   if (in_forked_child()) {
-    throw StatusError(
-        Status(StatusCode::closed, "group '" + group.name +
-                                       "' cannot be created: this process was forked from one that used ucc, and UCX does "
-                                       "not survive that. Start processes with the spawn or forkserver method."));
+    throw StatusError(Status(StatusCode::closed,
+                             "group '" + group.name +
+                                 "' cannot be created: this process was forked from a process that used ucc, which UCX does "
+                                 "not support. Start processes with the spawn or forkserver method."));
   }
   const std::shared_ptr<CommContext> common = group.apart ? nullptr : ContextRegistry::of_process().open_for(group, {});
   if (common == nullptr) {
@@ -49,7 +49,7 @@ Place CommContext::find_place(const GroupSpec& group, const Settings& settings) 
   if (wanted != nullptr && wanted->engine_.failed()) {
     throw StatusError(Status(StatusCode::closed, "group '" + group.name + "' cannot be created on a context that has failed (" +
                                                      wanted->engine_.failure().message() +
-                                                     "). Call destroy_process_group() and initialise again."));
+                                                     "). Call destroy_process_group() and then init_process_group()."));
   }
   Place place = common->agree_on_place(group, wanted, own);
   if (place.context == nullptr) {
@@ -65,7 +65,8 @@ std::shared_ptr<CommContext> CommContext::at(const Place& place, const Settings&
   const std::string what = "group '" + place.group.name + "' cannot be created: ";
   auto context = explaining_scarcity(what, [&] {
     if (!has_descriptors_to_start()) {
-      throw StatusError(Status(StatusCode::transport, what + "UCX and UCC would lack file descriptors"));
+      throw StatusError(
+          Status(StatusCode::transport, what + "this process may not open enough file descriptors for UCX and UCC"));
     }
     return std::make_shared<CommContext>(place.group, *place.prefix, settings);
   });
@@ -97,9 +98,9 @@ Place CommContext::agree_on_place(const GroupSpec& group, const std::shared_ptr<
   }
   const std::int64_t numbers = wanted == nullptr ? 1 : wanted->numbers_of_group();
   if (id < kFirstGroup || id + numbers - 1 > UccTeam::kMaxId) {
-    throw StatusError(Status(StatusCode::transport,
-                             "group '" + group.name + "' got no id: UCC can tell " + std::to_string(UccTeam::kMaxId / numbers) +
-                                 " groups of a job apart, and " + std::to_string(id / numbers) + " were created"));
+    throw StatusError(Status(StatusCode::transport, "group '" + group.name + "' cannot be created: UCC supports " +
+                                                        std::to_string(UccTeam::kMaxId / numbers) + " groups in a job, and " +
+                                                        std::to_string(id / numbers) + " were created"));
   }
   Place place{group, wanted, static_cast<std::uint16_t>(id)};
   if (decided == own) {

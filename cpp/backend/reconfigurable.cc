@@ -80,7 +80,7 @@ std::vector<std::string> Reconfigurable::checked(const c10d::ReconfigureOptions&
       refuse("'" + handle + "' is not a handle of a ucc group: pass on what get_reconfigure_handle() returns");
     }
     if (std::count(handles.begin(), handles.end(), handle) != 1) {
-      refuse("the handle '" + handle + "' is there twice: the members must differ");
+      refuse("the handle '" + handle + "' is given twice: the members must differ");
     }
   }
   if (std::find(handles.begin(), handles.end(), handle_) == handles.end()) {
@@ -96,7 +96,7 @@ std::vector<std::string> Reconfigurable::checked(const c10d::ReconfigureOptions&
   if (used_.count(opts.uuid) != 0) {
     // A RuntimeError, as with torch's own backends
     throw StatusError(Status(StatusCode::closed, "reconfigure of " + describe() + ": the uuid " + std::to_string(opts.uuid) +
-                                                     " was already used here: give each set of members another"));
+                                                     " was already used: give each reconfigure() another one"));
   }
   return handles;
 }
@@ -109,7 +109,7 @@ void Reconfigurable::agree(KvStore& store, const std::vector<std::string>& handl
     store.set(key, mine);
     return;
   }
-  const std::string said = get_by(store, key, deadline, "the first member, " + handles.front() + ", to reconfigure, too");
+  const std::string said = get_by(store, key, deadline, "the first member, " + handles.front() + ", to call reconfigure() too");
   if (said != mine) {
     throw StatusError(Status(StatusCode::closed, "reconfigure of " + describe() + ": this process was given the members " + mine +
                                                      ", but the first of them was given " + said));

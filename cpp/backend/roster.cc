@@ -53,9 +53,9 @@ const char* what_happened(Ending how) {
     case Ending::died:
       return " has died";
     case Ending::reset:
-      return " was lost: its connection was reset, so it died or was cut off before";
+      return " was lost: its TCP connection was reset, so it died or its network failed";
     case Ending::unreachable:
-      return " cannot be reached: nothing was heard from its host for 4 s, which has failed or lost its network";
+      return " cannot be reached: its host has not answered for 4 s, so the host or its network has failed";
   }
   return " was lost";
 }
@@ -226,7 +226,7 @@ std::string Roster::observe(const Bell::Activity& mine, std::uint16_t id, const 
     }
     const auto ago = std::chrono::duration_cast<milliseconds>(Clock::now() - its.since);
     const Operation* const op = operation::at(its.operation);
-    others.push_back(text + " last called " + (op == nullptr ? "what is no operation" : op->name) + " seq " +
+    others.push_back(text + " last called " + (op == nullptr ? "an unknown operation" : op->name) + " seq " +
                      std::to_string(its.seq) + (its.group == id ? "" : " of another group") + " " + std::to_string(ago.count()) +
                      " ms ago");
   }
@@ -238,7 +238,7 @@ std::string Roster::observe(const Bell::Activity& mine, std::uint16_t id, const 
     text += "; and " + std::to_string(others.size() - kNamed) + " more";
   }
   if (elsewhere != 0) {
-    text += (text.empty() ? "" : "; ") + std::to_string(elsewhere) + " rank(s) of other hosts cannot be seen from here";
+    text += (text.empty() ? "" : "; ") + std::to_string(elsewhere) + " rank(s) on other hosts, of which this rank knows nothing";
   }
   return text.empty() ? "Every other rank is in the same call." : "Not in the same call: " + text + ".";
 }

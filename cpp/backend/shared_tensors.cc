@@ -97,8 +97,7 @@ at::Tensor allocate(std::int64_t size, const at::TensorOptions& options) {
   std::size_t bytes = 0;
   if (size < 0 || __builtin_mul_overflow(static_cast<std::size_t>(size), options.dtype().itemsize(), &bytes) ||
       bytes > SIZE_MAX / 2) {
-    throw StatusError(
-        Status(StatusCode::invalid, "allocate_tensor: there is no tensor of " + std::to_string(size) + " elements"));
+    throw StatusError(Status(StatusCode::invalid, "allocate_tensor: a tensor cannot have " + std::to_string(size) + " elements"));
   }
   const std::size_t whole = (kOffset + bytes + kPage - 1) / kPage * kPage;
   const std::shared_ptr<void> data(segments().take(whole)->memory.data(), [](void* freed) { segments().give_back(freed); });

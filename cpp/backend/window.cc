@@ -246,7 +246,7 @@ void UccWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
     const bool fits =
         needed && (each.segment_bytes == 0 || (each.offset <= each.segment_bytes && *needed <= each.segment_bytes - each.offset));
     if (!fits) {
-      refuse(what, "rank " + std::to_string(rank) + " has sent the description of a tensor that cannot be");
+      refuse(what, "rank " + std::to_string(rank) + " sent an invalid description of its tensor");
     }
     Target& target = targets.emplace_back();
     target.dtype = static_cast<at::ScalarType>(each.dtype);

@@ -14,7 +14,8 @@ constexpr char kRecord = '\x1e';  // after the value
 
 void refuse_published() {
   throw StatusError(
-      Status(StatusCode::transport, "a rank published a record that cannot be read: versions of torch_ucc differ?"));
+      Status(StatusCode::transport,
+             "a rank published a record that cannot be read: check that all ranks have the same version of torch-ucc"));
 }
 
 std::string encode_values(const NamedValues& values) {

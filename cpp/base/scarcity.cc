@@ -43,7 +43,7 @@ std::string scarcity_of(std::size_t descriptors, std::size_t limit, std::size_t 
   }
   if (size != 0 && shared_memory_free < kSharedMemoryAContext) {
     text += " /dev/shm has " + std::to_string(shared_memory_free >> 20U) + " of " + std::to_string(size >> 20U) +
-            " MiB free: enlarge it (in a container: --shm-size) or remove what others left there.";
+            " MiB free: enlarge it (in a container: --shm-size) or remove files that ended processes left there.";
   }
   return text;
 }

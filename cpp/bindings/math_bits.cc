@@ -65,8 +65,8 @@ class BoxedCall {
                                       std::to_string(backend->getSequenceNumberForGroup() + 1) + " of group '" +
                                       backend->getGroupUid() + "' on rank " + std::to_string(group()->getRank()) + " of " +
                                       std::to_string(group()->getSize()) +
-                                      ": a tensor that would be written is negated or conjugated only in name, and torch would "
-                                      "have the result written to a copy of it: call resolve_neg() or resolve_conj() first");
+                                      ": a tensor for the result has the conjugate or negative bit set, so PyTorch would write "
+                                      "the result to a copy of it: call resolve_conj() or resolve_neg() first");
     }
   }
 

@@ -94,7 +94,8 @@ std::optional<std::vector<std::string>> Exchange::read() {
   }
   if (values.size() != static_cast<std::size_t>(size_)) {
     throw StatusError(Status(StatusCode::transport, std::to_string(values.size()) + " ranks published values, not " +
-                                                        std::to_string(size_) + ": do all have the same world size?"));
+                                                        std::to_string(size_) +
+                                                        ": check that all ranks have the same world size"));
   }
   return values;
 }
@@ -146,7 +147,7 @@ std::string Exchange::missing_ranks() {
     }
   }
   if (missing == 0) {
-    return "word from the last";
+    return "the last rank";
   }
   if (named == 0) {  // their values were published meanwhile
     return std::to_string(missing) + " rank(s)";

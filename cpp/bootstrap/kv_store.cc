@@ -25,7 +25,7 @@ std::int64_t number_in(const std::string& value, const std::string& what) {
   std::int64_t number = 0;
   const char* const last = value.data() + value.size();
   if (const auto [end, error] = std::from_chars(value.data(), last, number); error != std::errc() || end != last) {
-    throw StatusError(Status(StatusCode::transport, what + " in the store is '" + value + "' and no number"));
+    throw StatusError(Status(StatusCode::transport, what + " in the store is '" + value + "', which is not a number"));
   }
   return number;
 }

@@ -16,8 +16,9 @@ std::optional<Type> MemoryTypes<Type>::of(c10::Device device) {
     return it->second.type;
   }
   if (!warned_.exchange(true, std::memory_order_relaxed)) {
-    TORCH_WARN("ucc: ", operations_, " of tensors on ", device.str(), " go by way of the host in spite of ", setting_, ", since ",
-               it == entries_.end() ? std::string("torch_ucc does not know what ") + library_ + " calls memory of such a device"
+    TORCH_WARN("ucc: ", operations_, " of tensors on ", device.str(), " are copied through the memory of the host in spite of ",
+               setting_, ", because ",
+               it == entries_.end() ? std::string("torch-ucc does not know the memory type of ") + library_ + " for such a device"
                                     : it->second.why_not);
   }
   return std::nullopt;

@@ -7,7 +7,7 @@
 namespace torch_ucc {
 namespace {
 
-constexpr const char* kLeft = "its caller has left it before there was what it should send";
+constexpr const char* kLeft = "its caller stopped waiting before the data to send was ready";
 
 }  // namespace
 
@@ -109,7 +109,7 @@ void StagedOp::follow() {
     try {
       OpDecorator::detach_inputs();
     } catch (const std::exception& error) {
-      status_ = Status(StatusCode::transport, std::string("what it sends could not be copied: ") + error.what());
+      status_ = Status(StatusCode::transport, std::string("the data to send could not be copied: ") + error.what());
     }
   }
   has_followed_ = true;
@@ -196,7 +196,7 @@ void StagedOp::on_taken_back(After after) noexcept {
 std::string StagedOp::waits_for() const {
   if (begun_) {
     return copies_ != nullptr && copies_->hold_up()
-               ? "the rest of its data to come from " + copies_->device().str() + ", and a part of it was sent"
+               ? "the rest of its data to come from " + copies_->device().str() + ", of which a part was sent"
                : inner().waits_for();
   }
   if (!has_followed_) {
@@ -204,7 +204,7 @@ std::string StagedOp::waits_for() const {
   }
   return arrived_ || copies_ == nullptr
              ? "an earlier operation of the group, which has not begun"
-             : "what was queued on its stream of " + copies_->device().str() + ", and nothing of it was sent";
+             : "what was queued on its stream of " + copies_->device().str() + ", and none of its data was sent";
 }
 
 }  // namespace torch_ucc

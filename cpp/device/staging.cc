@@ -132,15 +132,16 @@ void Staging::belongs_to(c10::Device device) {
     return;
   }
   if (device_) {
-    refuse_value(call_, "its tensors are on " + device_->str() + " and on " + device.str() + ": they must be on one device");
+    refuse_value(call_, "its tensors are on " + device_->str() + " and on " + device.str() + ": they must be on the same device");
   }
   device_ = device;
   if (device.is_cpu() || !at::isAccelerator(device.type())) {
     return;
   }
   if (is_capturing(Fence::current_stream(device))) {
-    refuse_unsupported(call_, "the current stream of " + device.str() +
-                                  " is being captured into a graph, and the part of the host cannot be: call it outside");
+    refuse_unsupported(
+        call_, "the current stream of " + device.str() +
+                   " is being captured into a graph, which cannot contain work of the host: make this call outside the capture");
   }
   copies_ = std::make_shared<Copies>(device, lanes_.of(device));
   handed_out_ = std::make_unique<HandedOut>();

@@ -107,7 +107,7 @@ bool Collective::make_piece(LoopToken& token) {
   try {
     fill_slot(token);
   } catch (const std::bad_alloc&) {
-    fail(Status(StatusCode::transport, "there is no memory for a piece of " + std::to_string(cut_.room()) + " bytes"));
+    fail(Status(StatusCode::transport, "a buffer of " + std::to_string(cut_.room()) + " bytes cannot be allocated"));
   }
   return status_.ok();
 }
@@ -115,7 +115,7 @@ bool Collective::make_piece(LoopToken& token) {
 void Collective::fill_slot(LoopToken& token) {
   const MemoryLease::Use use(lease());
   if (!use && !goes_on_alone()) {
-    fail(Status(StatusCode::transport, "its caller has its memory back"));
+    fail(Status(StatusCode::transport, "its caller stopped waiting before all data was sent"));
     return;
   }
   std::unique_ptr<Piece>& slot = slots_[made_ % kWindow];

@@ -160,7 +160,7 @@ void Messages::ended(const Parcel& parcel, const Status& status, int source, std
   source_ = source;
   if (length != parcel.bytes()) {
     fail(Status(StatusCode::invalid, "the message from rank " + std::to_string(source) + " has " + std::to_string(length) +
-                                         " bytes, and " + std::to_string(parcel.bytes()) + " were to be received"));
+                                         " bytes, and this rank expects " + std::to_string(parcel.bytes())));
   }
 }
 

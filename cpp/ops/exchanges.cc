@@ -136,8 +136,8 @@ class Moves {
 void check_own_part(const Call& call, const at::Tensor& output, const at::Tensor& input) {
   check_same_type(call, output, input);
   if (output.numel() != input.numel()) {
-    refuse_value(call, "the output for this rank is " + shape_text(output) + " and its input " + shape_text(input) +
-                           ": they must have one size");
+    refuse_value(call, "the output for this rank is " + shape_text(output) + " and its input is " + shape_text(input) +
+                           ": they must have the same size");
   }
 }
 
@@ -180,14 +180,14 @@ std::vector<std::size_t> split_bytes(const Call& call, const at::Tensor& tensor,
   const std::int64_t rows = tensor.dim() == 0 ? -1 : tensor.size(0);
   if (splits.empty()) {
     if (rows < 0 || rows % call.group->size != 0) {
-      refuse_value(call, std::string("the ") + what + " " + shape_text(tensor) + " cannot be shared out evenly among " +
-                             std::to_string(size) + " ranks along its first dimension: give its split sizes");
+      refuse_value(call, std::string("the ") + what + " " + shape_text(tensor) + " cannot be divided evenly among " +
+                             std::to_string(size) + " ranks along its first dimension: pass its split sizes");
     }
     return std::vector<std::size_t>(size, bytes_of(tensor) / size);
   }
   if (splits.size() != size) {
-    refuse_value(call, std::string("the ") + what + " split sizes must be one a rank, " + std::to_string(size) + ", not " +
-                           std::to_string(splits.size()));
+    refuse_value(call, std::string("there must be one ") + what + " split size for each of the " + std::to_string(size) +
+                           " ranks, not " + std::to_string(splits.size()));
   }
   std::int64_t sum = 0;
   for (const std::int64_t split : splits) {
@@ -265,7 +265,7 @@ Prepared prepare_gather(const Call& call, TensorLists& outputs, Tensors& inputs,
   moves.set_root(root);
   if (call.group->rank != root) {
     if (!outputs.empty() && !outputs.front().empty()) {
-      refuse_value(call, "only the root gathers: the outputs of another rank must be empty");
+      refuse_value(call, "only the root receives: on other ranks, the outputs must be empty");
     }
     moves.send(static_cast<int>(root), input);
     return moves.finish(payload_of(input), {input}, {});
@@ -308,7 +308,7 @@ Prepared prepare_gather_single(const Call& call, at::Tensor& output, at::Tensor&
                            " elements of the input, " + std::to_string(needed) + ", not " + std::to_string(output.numel()));
   }
   if (!output.is_contiguous()) {
-    refuse_value(call, "the output must be contiguous, since it takes the parts of the ranks one behind the other");
+    refuse_value(call, "the output must be contiguous, because it receives the parts of all ranks one after the other");
   }
   const at::Tensor flat = output.view({-1});
   Tensors& slices = parts.emplace_back();
@@ -329,7 +329,7 @@ Prepared prepare_scatter(const Call& call, Tensors& outputs, TensorLists& inputs
   moves.set_root(root);
   if (call.group->rank != root) {
     if (!inputs.empty() && !inputs.front().empty()) {
-      refuse_value(call, "only the root scatters: the inputs of another rank must be empty");
+      refuse_value(call, "only the root sends: on other ranks, the inputs must be empty");
     }
     moves.receive(static_cast<int>(root), output);
     return moves.finish(payload_of(output), {}, {output});
@@ -358,8 +358,8 @@ Prepared prepare_alltoall(const Call& call, Tensors& outputs, Tensors& inputs) {
   const auto size = static_cast<std::size_t>(call.group->size);
   for (const auto& [list, what] : {std::pair(&outputs, "outputs"), std::pair(&inputs, "inputs")}) {
     if (list->size() != size) {
-      refuse_value(call, std::string("the ") + what + " must be one tensor a rank, " + std::to_string(size) + ", not " +
-                             std::to_string(list->size()));
+      refuse_value(call, std::string("the ") + what + " must hold one tensor for each of the " + std::to_string(size) +
+                             " ranks, not " + std::to_string(list->size()));
     }
     for (const at::Tensor& tensor : *list) {
       check_sendable(call, tensor, what);

@@ -215,8 +215,8 @@ Prepared prepare_allgather(const Call& call, TensorLists& outputs, Tensors& inpu
   }
   const at::Tensor& own = parts[static_cast<std::size_t>(call.group->rank)];
   if (own.numel() != input.numel()) {
-    refuse_value(call, "the output for this rank is " + shape_text(own) + " and the input " + shape_text(input) +
-                           ": they must have one size");
+    refuse_value(call, "the output for this rank is " + shape_text(own) + " and the input is " + shape_text(input) +
+                           ": they must have the same size");
   }
   Prepared prepared;
   prepared.payload = {input.scalar_type(), total};

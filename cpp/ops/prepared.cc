@@ -183,18 +183,18 @@ void check_root(const Call& call, std::int64_t root, std::int64_t root_tensor) {
 
 void check_same_type(const Call& call, const at::Tensor& output, const at::Tensor& input) {
   if (output.scalar_type() != input.scalar_type()) {
-    refuse_type(call,
-                "the output is " + shape_text(output) + " and the input " + shape_text(input) + ": they must have one dtype");
+    refuse_type(call, "the output is " + shape_text(output) + " and the input is " + shape_text(input) +
+                          ": they must have the same dtype");
   }
 }
 
 Tensors& one_per_rank(const Call& call, TensorLists& lists, const char* what) {
   if (lists.size() != 1) {
-    refuse_value(call, std::string(what) + " must be one list of tensors, not " + std::to_string(lists.size()));
+    refuse_value(call, std::string(what) + " must be one list of tensors, not " + std::to_string(lists.size()) + " lists");
   }
   if (lists.front().size() != static_cast<std::size_t>(call.group->size)) {
-    refuse_value(call, std::string(what) + " list must hold one tensor a rank, " + std::to_string(call.group->size) + ", not " +
-                           std::to_string(lists.front().size()));
+    refuse_value(call, std::string(what) + " must hold one tensor for each of the " + std::to_string(call.group->size) +
+                           " ranks, not " + std::to_string(lists.front().size()));
   }
   return lists.front();
 }

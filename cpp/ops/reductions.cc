@@ -72,7 +72,7 @@ void from_keys(const at::Tensor& keys) {
 at::Scalar factor_of(const Call& call, const c10d::ReduceOp& op) {
   const auto* factor = dynamic_cast<const PreMulSumSupplement*>(op.supplement_.get());
   if (factor == nullptr) {
-    refuse_value(call, "PREMUL_SUM without its factor");
+    refuse_value(call, "PREMUL_SUM has no factor: make it with torch.distributed._make_nccl_premul_sum()");
   }
   return factor->tensor_factor.defined() ? factor->tensor_factor.item() : at::Scalar(factor->double_factor);
 }
@@ -82,7 +82,7 @@ using Kind = shm::Movement::Kind;
 ReduceRule rule_for(const Call& call, const at::Tensor& tensor, const c10d::ReduceOp& op, Path path, Kind kind) {
   const auto rule = reduce_rule(tensor.scalar_type(), op);
   if (!rule) {
-    refuse_unsupported(call, std::string("the reduce op ") + reduce_op_name(op) + " has no meaning for " + shape_text(tensor) +
+    refuse_unsupported(call, std::string("the reduce op ") + reduce_op_name(op) + " is not defined for " + shape_text(tensor) +
                                  ": convert the tensor or choose another op");
   }
   switch (path) {
@@ -452,8 +452,8 @@ Prepared prepare_reduce_scatter(const Call& call, Tensors& outputs, TensorLists&
   }
   const at::Tensor& own = parts[static_cast<std::size_t>(call.group->rank)];
   if (own.numel() != output.numel()) {
-    refuse_value(call, "the input for this rank is " + shape_text(own) + " and the output " + shape_text(output) +
-                           ": they must have one size");
+    refuse_value(call, "the input for this rank is " + shape_text(own) + " and the output is " + shape_text(output) +
+                           ": they must have the same size");
   }
   const bool even = are_even(counts);
   const Path path = path_of_parts(call, static_cast<std::size_t>(total * output.element_size()), settings, even);

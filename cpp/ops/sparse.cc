@@ -113,18 +113,18 @@ struct SparseReduction {
 Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c10d::ReduceOp& op) {
   const c10::Device device = tensor.device();
   if ((!device.is_cpu() && !at::isAccelerator(device.type())) || tensor.layout() != at::kSparse) {
-    refuse_unsupported(call,
-                       "the tensor is " + c10::str(tensor.layout()) + " on " + device.str() +
-                           ": of sparse tensors only those with coordinates, on the CPU or an accelerator, are reduced; try "
-                           ".to_dense()");
+    refuse_unsupported(call, "the tensor is " + c10::str(tensor.layout()) + " on " + device.str() +
+                                 ": the only sparse tensors that can be reduced are COO tensors on the CPU or an accelerator; "
+                                 "call .to_dense() first");
   }
   const auto rule = reduce_rule(tensor.scalar_type(), op);
   if (!rule || (op != c10d::ReduceOp::SUM && op != c10d::ReduceOp::AVG)) {
-    refuse_unsupported(call, std::string("the reduce op ") + reduce_op_name(op) + " has no meaning for a sparse tensor of " +
-                                 dtype_name(tensor.scalar_type()) + ": what is not stored is zero only to SUM and AVG");
+    refuse_unsupported(call, std::string("the reduce op ") + reduce_op_name(op) + " is not defined for a sparse tensor of " +
+                                 dtype_name(tensor.scalar_type()) +
+                                 ": only SUM and AVG treat elements that are not stored as zero");
   }
   if (static_cast<std::size_t>(tensor.dim()) > Header::kMaxDims) {
-    refuse_unsupported(call, "a sparse tensor of more than " + std::to_string(Header::kMaxDims) + " dimensions");
+    refuse_unsupported(call, "the sparse tensor has more than " + std::to_string(Header::kMaxDims) + " dimensions");
   }
   const c10::InferenceMode below_autograd(true);
   const at::Tensor mine = tensor.coalesce();

@@ -40,12 +40,12 @@ class TensorOp final : public Transport {
     {
       const MemoryLease::Use use(this->lease());
       if (!use && !this->goes_on_alone()) {
-        return Status(StatusCode::transport, "its caller has its memory back");
+        return Status(StatusCode::transport, "its caller stopped waiting before the data was sent");
       }
       try {
         held_.fill();
       } catch (const std::exception& error) {
-        return Status(StatusCode::transport, std::string("what it sends could not be loaded: ") + error.what());
+        return Status(StatusCode::transport, std::string("the data to send could not be copied: ") + error.what());
       }
     }
     return Transport::start(token);

@@ -75,8 +75,8 @@ void check_dense(const Call& call, const at::Tensor& tensor, const char* what) {
                                              static_cast<std::size_t>(tensor.storage_offset()));
   if (tensor.numel() != 0 && tensor.storage().nbytes() < needed) {
     refuse_value(call, std::string(what) + " " + shape_text(tensor) + " needs a storage of " + std::to_string(needed) +
-                           " bytes, and its own has " + std::to_string(tensor.storage().nbytes()) +
-                           ": it was freed or made smaller, by untyped_storage().resize_()");
+                           " bytes, and its storage has " + std::to_string(tensor.storage().nbytes()) +
+                           ": untyped_storage().resize_() has freed it or made it smaller");
   }
 }
 

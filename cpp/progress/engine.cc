@@ -250,7 +250,9 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
 std::optional<Status> Engine::result_of(Op& op) {
   MemoryLease::Use use(op.lease());
   if (!use) {
-    return op.goes_on_alone() ? std::optional(Status(StatusCode::closed, op.describe() + " went on without its caller"))
+    return op.goes_on_alone() ? std::optional(Status(
+                                    StatusCode::closed,
+                                    op.describe() + " ended after its caller had stopped waiting, so its result was not stored"))
                               : std::nullopt;
   }
   if (failure_for(op) != nullptr) {

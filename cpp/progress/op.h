@@ -23,7 +23,7 @@ constexpr microseconds patience_for(std::size_t bytes) { return microseconds(byt
 inline constexpr std::size_t kQuickToStart = std::size_t{256} << 10U;
 
 // What Op::waits_for() returns until the earlier collectives of the group have ended.
-inline constexpr const char* kEarlierOperations = "earlier operations of its group, and nothing of it was sent";
+inline constexpr const char* kEarlierOperations = "earlier operations of its group, and none of its data was sent";
 
 // The engine calls start() once, then poll() until it returns `ended`, then finish() once if the
 // operation ended well; then it completes the operation.

@@ -183,8 +183,10 @@ void Collective::blame(std::size_t peer) {
   const bool can_go_on =
       phase_ == Phase::reads ? board_->has_entered(peer, step) : board_->reader_of_slot(step) == board_->size();
   if (!can_go_on) {
-    status_ = Status(StatusCode::transport, "rank " + std::to_string(board_->group_rank_of(peer)) +
-                                                (state == shm::State::left ? " has left the group" : " has given the group up"));
+    status_ = Status(
+        StatusCode::transport,
+        "rank " + std::to_string(board_->group_rank_of(peer)) +
+            (state == shm::State::left ? " has left the group" : " has given up the group, because an operation of it failed"));
   }
 }
 
@@ -195,7 +197,7 @@ bool Collective::use_memory(bool reads) {
     lease().wait_until_revoked();
     run_.stores = movement_.owns_destinations;
     if (left_ == nullptr && given_ != 0 && !movement_.owns_sources) {
-      status_ = Status(StatusCode::transport, "its caller has its memory back");
+      status_ = Status(StatusCode::transport, "its caller stopped waiting before all data was sent");
       return false;
     }
   }
@@ -213,7 +215,7 @@ void Collective::end(LoopToken& token) {
   board_->add_steps(run_.steps);
   board_->tickets().pass(token);
   if (run_.odd) {
-    status_ = Status(StatusCode::invalid, "from rank " + std::to_string(board_->group_rank_of(run_.odd->peer)) + " come " +
+    status_ = Status(StatusCode::invalid, "rank " + std::to_string(board_->group_rank_of(run_.odd->peer)) + " sends " +
                                               std::to_string(run_.odd->bytes) + " bytes, and this rank expects " +
                                               std::to_string(run_.odd->expected));
   }

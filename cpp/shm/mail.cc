@@ -29,7 +29,7 @@ auto numbered(Queue& queue, std::uint32_t number) {
   return std::find_if(queue.begin(), queue.end(), [&](const auto& each) { return each.number == number; });
 }
 
-Status withdrawn_status() { return {StatusCode::transport, "the sender has given the message up"}; }
+Status withdrawn_status() { return {StatusCode::transport, "the sender has given up the message"}; }
 
 }  // namespace
 
@@ -203,7 +203,7 @@ void Mail::given_back(Peer& peer, std::uint32_t number) {
   Parcel* const parcel = at->parcel;
   peer.accepted.erase(at);
   peer.answers.push_back({Kind::withdraw, number});
-  parcel->ended(Status(StatusCode::transport, "the receiver has given the message up"));
+  parcel->ended(Status(StatusCode::transport, "the receiver has given up the message"));
 }
 
 // --- receiving
@@ -342,7 +342,7 @@ bool Mail::read(Peer& peer) {
     bool is_sound = true;
     const Letter letter = peer.reader.next(is_sound);
     if (!is_sound || !take(peer, letter)) {
-      fail(peer, "the memory in which the rank sends does not hold messages");
+      fail(peer, "the memory through which that rank sends is corrupt");
       return true;
     }
     peer.rings = peer.reader.take(letter) || peer.rings;

@@ -19,6 +19,12 @@ std::string name_in(const Names& names, std::uint64_t index) {
   return index < names.size() ? names[index] : "an unknown value";
 }
 
+bool has_root(std::uint64_t kind) {
+  using Kind = Movement::Kind;
+  const auto is = [kind](Kind one) { return kind == static_cast<std::uint64_t>(one); };
+  return is(Kind::broadcast) || is(Kind::gather) || is(Kind::scatter) || is(Kind::reduce);
+}
+
 }  // namespace
 
 std::unique_ptr<char[]> Parts::replace_by_copy() {
@@ -42,11 +48,17 @@ std::string describe_call(std::uint64_t call, std::uint64_t bytes) {
   if (kind >= static_cast<std::uint64_t>(Movement::Kind::all_reduce)) {
     text += " of " + name_in(kTypes, call >> 16U & 0xffU) + ", " + name_in(kOps, call >> 8U & 0xffU);
   }
-  const bool is_split = kind == static_cast<std::uint64_t>(Movement::Kind::reduce_scatter);
-  const char* const shape = part_of != 0 ? ", sizes and root with the digest "
-                            : is_split   ? ", sizes with the digest "
-                                         : ", root ";
-  return text + shape + std::to_string(call >> 32U);
+  const std::uint64_t last = call >> 32U;
+  if (part_of != 0) {
+    text += ", hash of sizes and root ";
+  } else if (kind == static_cast<std::uint64_t>(Movement::Kind::reduce_scatter)) {
+    text += ", hash of sizes ";
+  } else if (has_root(kind) || last != 0) {
+    text += ", root ";
+  } else {
+    return text;
+  }
+  return text + std::to_string(last);
 }
 
 }  // namespace torch_ucc::shm

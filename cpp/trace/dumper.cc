@@ -64,8 +64,8 @@ Dumper::Dumper(const FlightRecorder& recorder, std::filesystem::path directory)
   std::error_code error;
   std::filesystem::create_directories(directory_, error);
   if (error || wake_ < 0) {
-    throw StatusError(Status(StatusCode::invalid, "no dumps can be written to " + directory_.string() + ": " +
-                                                      (error ? error.message() : "no eventfd could be made")));
+    throw StatusError(Status(StatusCode::invalid, "dumps cannot be written to " + directory_.string() + ": " +
+                                                      (error ? error.message() : "an eventfd cannot be created")));
   }
   thread_ = std::thread([this] { run(); });
 }

@@ -71,7 +71,7 @@ void Collective::post_pieces(LoopToken& token) {
         return;
       }
     } catch (const std::bad_alloc&) {
-      status_ = Status(StatusCode::transport, "there is no memory left for a copy of what it sends");
+      status_ = Status(StatusCode::transport, "there is not enough memory for a copy of the data to send");
     }
     if (!status_.ok()) {
       team_->tickets().pass(token);
@@ -88,7 +88,7 @@ void Collective::post_pieces(LoopToken& token) {
 bool Collective::post_next(LoopToken& token) {
   ucc_coll_args_t args = args_;
   if (pieces_.sources.empty() && !MemoryLease::Use(lease()) && !goes_on_alone()) {
-    status_ = Status(StatusCode::transport, "its caller has left it before it had begun");
+    status_ = Status(StatusCode::transport, "its caller stopped waiting before it had begun");
     return true;
   }
   if (!load(posted_)) {
@@ -313,7 +313,7 @@ std::string Collective::waits_for() const { return begun_.load(std::memory_order
 
 Status Collective::doubt() const {
   return doubtful_ ? Status(StatusCode::transport,
-                            "UCC says that it ended well, but reported meanwhile: " + ErrorLog::first_since(errors_before_))
+                            "UCC reported success, but logged an error meanwhile: " + ErrorLog::first_since(errors_before_))
                    : Status();
 }
 

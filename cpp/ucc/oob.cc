@@ -101,7 +101,8 @@ ucc_status_t Oob::test(void* handle) {
     for (const std::string& value : *values) {
       if (value.size() != request.size) {
         throw StatusError(
-            Status(StatusCode::transport, "a rank published an address of the wrong size: versions of UCC differ?"));
+            Status(StatusCode::transport,
+                   "a rank published an address of the wrong size: check that all ranks have the same version of UCC"));
       }
       at = std::copy(value.begin(), value.end(), at);
     }

@@ -50,7 +50,7 @@ void run_counted(const std::function<void()>& job) {
   try {
     job();
   } catch (const std::exception& error) {
-    TORCH_WARN("ucc: what was to be called after an operation threw: ", error.what());
+    TORCH_WARN("ucc: a callback that runs after an operation raised an error: ", error.what());
   }
   const std::lock_guard<std::mutex> lock(running().mutex);
   --running().jobs;
@@ -110,7 +110,7 @@ void Delivery::wait_for_running() {
     check_interrupt();
     if (say && said.passed()) {
       say = false;
-      TORCH_WARN("ucc: the process ends once the callbacks of futures that still run have returned");
+      TORCH_WARN("ucc: the process waits until the callbacks of futures that still run have returned");
     }
     lock.lock();
   }

@@ -32,7 +32,7 @@ inline std::exception_ptr exception_for_user(const Status& status) {
 }
 
 // Why a forked child may not use a group of its parent.
-inline constexpr const char* kForked = "this process was forked from a member of the group, and is no member itself";
+inline constexpr const char* kForked = "this process was forked from a rank of the group, and is not a rank itself";
 
 // Throws in a forked child. `what` names the call in the error.
 inline void refuse_forked_child(const std::string& what) {

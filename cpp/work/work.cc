@@ -47,7 +47,7 @@ std::optional<std::vector<at::Tensor>> shown(const UccWork::Parts& parts) {
 
 Status parents_work(const Op& op) {
   return Status(StatusCode::closed,
-                op.describe() + ": this process was forked from the one that called it, and cannot see it end");
+                op.describe() + ": this process was forked from the process that called it, and cannot wait for it");
 }
 
 UccWork::Parts without_inputs(UccWork::Parts&& parts) {
@@ -110,8 +110,9 @@ float UccWork::getDuration() const {
   const Op& op = parts_.part ? *parts_.part : *parts_.op;
   const std::optional<trace::Event> event = op.recording().event();
   if (!event || event->ended_ns == 0) {
-    throw_for_user(Status(StatusCode::invalid, "the duration of " + op.describe() +
-                                                   (event ? " is not known before its end" : " is not recorded, or no longer")));
+    throw_for_user(Status(StatusCode::invalid,
+                          "the duration of " + op.describe() +
+                              (event ? " is not known before its end" : " is not in the flight recorder, or not any more")));
   }
   const std::int64_t from = event->posted_ns == 0 ? event->issued_ns : event->posted_ns;
   return static_cast<float>(event->ended_ns - from) / 1e6F;

@@ -64,7 +64,7 @@ TEST_F(CoalescingTest, OneThatWasNeverEndedIsDroppedByTheNext) {
   ASSERT_TRUE(first->completion().done());
   EXPECT_EQ(first->completion().status().code(), StatusCode::closed);
   EXPECT_EQ(first->completion().status().message(),
-            "the first (0 operations: ) was dropped, and nothing of it was sent: its coalescing never ended");
+            "the first (0 operations: ) were dropped, and none of their data was sent: their coalescing was not ended");
 }
 
 TEST_F(CoalescingTest, IsDroppedOnce) {

@@ -159,7 +159,7 @@ TEST(Exchange, SaysThatTheLastIsSilentWhoEndedAfterItCame) {
   EXPECT_THROW(Exchange(job.store(1), "x", 1, 2, value_of(1)), StatusError);
   const Status status = failure_of(first, Deadline::after(milliseconds(2)));
   EXPECT_EQ(status.code(), StatusCode::timeout);
-  EXPECT_EQ(status.message(), "timed out waiting for word from the last of 2 to create the group");
+  EXPECT_EQ(status.message(), "timed out waiting for the last rank of 2 to create the group");
 }
 
 TEST(Exchange, RefusesWhatNobodyPacked) {

@@ -84,7 +84,8 @@ TEST(NumberIn, SaysWhatIsNoNumber) {
       FAIL() << "nothing was thrown for '" << value << "'";
     } catch (const StatusError& error) {
       EXPECT_EQ(error.status().code(), StatusCode::transport);
-      EXPECT_EQ(std::string(error.what()), "the id of group 'a' in the store is '" + std::string(value) + "' and no number");
+      EXPECT_EQ(std::string(error.what()),
+                "the id of group 'a' in the store is '" + std::string(value) + "', which is not a number");
     }
   }
 }

@@ -472,7 +472,7 @@ class TwoHosts : public testing::Test {
 };
 
 TEST_F(TwoHosts, SaysWhatItWaitsFor) {
-  EXPECT_EQ(ops_[0]->waits_for(), "earlier operations of its group, and nothing of it was sent");
+  EXPECT_EQ(ops_[0]->waits_for(), "earlier operations of its group, and none of its data was sent");
   start_all();
   EXPECT_EQ(ops_[0]->waits_for(), "");
   EXPECT_TRUE(drive());

@@ -82,8 +82,8 @@ TEST_P(SizeMismatch, EndsTheReceiveAloneWithTheSenderAndBothSizes) {
   for (const Sizes& sizes : kMismatches) {
     for (const First first : {First::sender, First::receiver}) {
       const auto receive = exchange(sizes, first);
-      expect_invalid(*receive, "the message from rank 1 has " + std::to_string(sizes.sent) + " bytes, and " +
-                                   std::to_string(sizes.expected) + " were to be received");
+      expect_invalid(*receive, "the message from rank 1 has " + std::to_string(sizes.sent) + " bytes, and this rank expects " +
+                                   std::to_string(sizes.expected));
       EXPECT_EQ(receive->source(), 1);
     }
   }
@@ -120,7 +120,7 @@ TEST_P(MessagesFailure, OneThatDoesNotFitDoesNotKeepTheOthersBack) {
   EXPECT_FALSE(receive->done());
   job.post(1, sends);
   ASSERT_TRUE(job.finish());
-  expect_invalid(*receive, "the message from rank 1 has 3 bytes, and 2 were to be received");
+  expect_invalid(*receive, "the message from rank 1 has 3 bytes, and this rank expects 2");
   EXPECT_EQ(got, sent);
   expect_usable(job);
 }
@@ -132,7 +132,7 @@ TEST_P(MessagesFailure, TheFirstOfSeveralThatDoNotFitIsReported) {
   job.post(0, {{Message::Kind::send, 1, sent.data(), 3}, {Message::Kind::send, 1, sent.data(), 4}});
   const auto receive = job.post(1, {receive_from(0, got), receive_from(0, got)});
   ASSERT_TRUE(job.finish());
-  expect_invalid(*receive, "the message from rank 0 has 3 bytes, and 10 were to be received");
+  expect_invalid(*receive, "the message from rank 0 has 3 bytes, and this rank expects 10");
 }
 
 // --- rounds
@@ -347,13 +347,13 @@ Status given_up_in_the_middle(Message::Kind given_up_side) {
 TEST(MessagesFailureThroughMemory, AMessageThatIsGivenUpInTheMiddleFailsItsReceive) {
   const Status status = given_up_in_the_middle(Message::Kind::send);
   EXPECT_EQ(status.code(), StatusCode::transport);
-  EXPECT_EQ(status.message(), "transfer: receiving from rank 1: the sender has given the message up");
+  EXPECT_EQ(status.message(), "transfer: receiving from rank 1: the sender has given up the message");
 }
 
 TEST(MessagesFailureThroughMemory, AReceiveThatIsGivenUpInTheMiddleFailsItsSend) {
   const Status status = given_up_in_the_middle(Message::Kind::receive);
   EXPECT_EQ(status.code(), StatusCode::transport);
-  EXPECT_EQ(status.message(), "transfer: sending to rank 1: the receiver has given the message up");
+  EXPECT_EQ(status.message(), "transfer: sending to rank 1: the receiver has given up the message");
 }
 
 // --- members that have ended

@@ -473,8 +473,7 @@ TEST_F(TwoRanks, GatherOfAnotherSizeFailsAloneAtTheRoot) {
     EXPECT_TRUE(ends(token, *receives));
     EXPECT_TRUE(ends(token, *sends));
     EXPECT_EQ(receives->transport_status().code(), StatusCode::invalid);
-    EXPECT_NE(receives->transport_status().message().find("from rank 1 come 12 bytes, and this rank expects 8"),
-              std::string::npos);
+    EXPECT_NE(receives->transport_status().message().find("rank 1 sends 12 bytes, and this rank expects 8"), std::string::npos);
     EXPECT_TRUE(sends->transport_status().ok());
     // The group can be used.
     const auto one = reduction(0, kBytes);
@@ -498,7 +497,7 @@ TEST_F(TwoRanks, NoticeThatAPeerHasGivenUp) {
     other->cancel(token);
     EXPECT_TRUE(ends(token, *one));
     EXPECT_EQ(one->transport_status().code(), StatusCode::transport);
-    EXPECT_NE(one->transport_status().message().find("rank 1 has given the group up"), std::string::npos);
+    EXPECT_NE(one->transport_status().message().find("rank 1 has given up the group"), std::string::npos);
   });
 }
 

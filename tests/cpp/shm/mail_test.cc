@@ -194,8 +194,7 @@ TEST_F(MailTest, APeerThatSendsWhatCannotBeFailsTheMessagesWithItAndNoOthers) {
   line.stamp.store(1);
   ASSERT_TRUE(job_.finish(*receive));
   EXPECT_EQ(receive->status().code(), StatusCode::transport);
-  EXPECT_EQ(receive->status().message(),
-            "transfer: receiving from rank 1: the memory in which the rank sends does not hold messages");
+  EXPECT_EQ(receive->status().message(), "transfer: receiving from rank 1: the memory through which that rank sends is corrupt");
   EXPECT_TRUE(job_.domain(0).failed());
   const auto domain = std::make_shared<FailureDomain>("another group");
   const auto channel = job_.make_channel(0, 9, domain);

@@ -114,10 +114,10 @@ TEST(ShmMovement, DiffersInItsCallFromAnotherSplitOfAReduceScatter) {
 }
 
 TEST(ShmMovement, DescribesCalls) {
-  EXPECT_EQ(describe_call(movement(Kind::barrier).call(), 0), "barrier of 0 bytes, root 0");
+  EXPECT_EQ(describe_call(movement(Kind::barrier).call(), 0), "barrier of 0 bytes");
   EXPECT_EQ(describe_call(movement(Kind::broadcast, 3).call(), 12), "broadcast of 12 bytes, root 3");
   EXPECT_EQ(describe_call(movement(Kind::all_reduce, 0, DataType::bfloat16, ReduceOp::average).call(), 5000),
-            "all_reduce of 5000 bytes of bfloat16, AVG, root 0");
+            "all_reduce of 5000 bytes of bfloat16, AVG");
   EXPECT_EQ(describe_call(movement(Kind::reduce, 7, DataType::complex_double, ReduceOp::bit_xor).call(), 16),
             "reduce of 16 bytes of complex128, BXOR, root 7");
   const std::array<const char*, 9> kinds{"barrier",    "broadcast",  "all_gather", "gather",        "scatter",
@@ -138,8 +138,8 @@ TEST(ShmMovement, DescribesGarbage) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
   EXPECT_EQ(describe_call(kMost, kMost),
             "a part of an unknown value, an unknown value of 18446744073709551615 bytes of an unknown value, an unknown value, "
-            "sizes and root with the digest 4294967295");
-  EXPECT_EQ(describe_call(9, 0), "an unknown value of 0 bytes of uint8, SUM, root 0");
+            "hash of sizes and root 4294967295");
+  EXPECT_EQ(describe_call(9, 0), "an unknown value of 0 bytes of uint8, SUM");
   EXPECT_EQ(describe_call(0xff00000806, 1), "all_reduce of 1 bytes of uint8, an unknown value, root 255");
   for (std::uint64_t call = 0; call < 0x1000000; call += 257) {
     EXPECT_FALSE(describe_call(call, call).empty());

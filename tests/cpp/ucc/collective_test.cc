@@ -457,7 +457,7 @@ TEST_F(CollectiveTest, OnOneHostALargeOneStartsOnceThereIsRoomForIt) {
   EXPECT_EQ(ucc.posted, 2U);
   EXPECT_EQ(two->waits_for(), "");
   EXPECT_EQ(poll(*three), in_flight);
-  EXPECT_EQ(three->waits_for(), "earlier operations of its group, and nothing of it was sent");
+  EXPECT_EQ(three->waits_for(), "earlier operations of its group, and none of its data was sent");
   ucc.end(0);
   EXPECT_EQ(poll(*one), ended);
   Bell::Sleep sleep(bell_);

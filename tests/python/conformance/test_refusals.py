@@ -144,7 +144,7 @@ def cases() -> dict[str, Case]:
             "shared elements": value("share", lambda: reduce(spread, 0, "SUM", group)),
         },
         "reduce_scatter": {
-            "short list": value("2, not 1", lambda: reduce_scatter(four, [four], "SUM", group)),
+            "short list": value("2 ranks, not 1", lambda: reduce_scatter(four, [four], "SUM", group)),
             "own part of another size": value(
                 "float32[5]", lambda: reduce_scatter(four.clone(), [five, four], "SUM", group)
             ),
@@ -164,7 +164,8 @@ def cases() -> dict[str, Case]:
         },
         "reduce_scatter_tensor_coalesced": {
             "lists of two lengths": value(
-                "2 and 1", lambda: reduce_scatter_tensor_coalesced([torch.empty(2)] * 2, [four], "SUM", group)
+                "2 outputs and 1 inputs",
+                lambda: reduce_scatter_tensor_coalesced([torch.empty(2)] * 2, [four], "SUM", group),
             ),
             "one of another size": value(
                 "float32[5]",
@@ -179,7 +180,7 @@ def cases() -> dict[str, Case]:
             "shared elements": value("share", lambda: broadcast(spread, 1, group)),
         },
         "all_gather": {
-            "short list": value("2, not 1", lambda: all_gather([four.clone()], four, group)),
+            "short list": value("2 ranks, not 1", lambda: all_gather([four.clone()], four, group)),
             "own part of another size": value(
                 "float32[5]", lambda: all_gather([five, four.clone()], four, group)
             ),
@@ -194,9 +195,9 @@ def cases() -> dict[str, Case]:
             "shared elements": value("share", lambda: all_gather_into(spread, torch.ones(2), group)),
         },
         "all_gather_coalesced": {
-            "a list too few": value("2, not 1", lambda: all_gather_coalesced([[four]], [four], group)),
+            "a list too few": value("2 ranks, not 1", lambda: all_gather_coalesced([[four]], [four], group)),
             "lists of two lengths": value(
-                "2 and 1", lambda: all_gather_coalesced([[four], [four, four]], [five], group)
+                "2 outputs and 1 inputs", lambda: all_gather_coalesced([[four], [four, four]], [five], group)
             ),
             "own part of another size": value(
                 "float32[4]", lambda: all_gather_coalesced([[four], [five]], [five], group)
@@ -204,7 +205,8 @@ def cases() -> dict[str, Case]:
         },
         "all_gather_into_tensor_coalesced": {
             "lists of two lengths": value(
-                "2 and 1", lambda: all_gather_into_coalesced([torch.empty(8)] * 2, [four], group)
+                "2 outputs and 1 inputs",
+                lambda: all_gather_into_coalesced([torch.empty(8)] * 2, [four], group),
             ),
             "one of another size": value(
                 "float32[5]", lambda: all_gather_into_coalesced([torch.empty(8)] * 2, [four, five], group)
@@ -214,7 +216,7 @@ def cases() -> dict[str, Case]:
             "root too large": value("root 2", lambda: gather([], four, 2, group)),
             "root negative": value("root -1", lambda: gather([], four, -1, group)),
             "no outputs on the root": value("outputs", lambda: gather([], four, 0, group)),
-            "short list": value("2, not 1", lambda: gather([four.clone()], four, 0, group)),
+            "short list": value("2 ranks, not 1", lambda: gather([four.clone()], four, 0, group)),
             "outputs of another rank": value(
                 "only the root", lambda: gather([four.clone(), five], four, 1, group)
             ),
@@ -226,7 +228,7 @@ def cases() -> dict[str, Case]:
             "root too large": value("root 2", lambda: scatter(four, [], 2, group)),
             "root negative": value("root -1", lambda: scatter(four, [], -1, group)),
             "no inputs on the root": value("inputs", lambda: scatter(four, [], 0, group)),
-            "short list": value("2, not 1", lambda: scatter(four, [four], 0, group)),
+            "short list": value("2 ranks, not 1", lambda: scatter(four, [four], 0, group)),
             "inputs of another rank": value("only the root", lambda: scatter(four, [four, four], 1, group)),
             "own part of another size": value("float32[5]", lambda: scatter(four, [five, four], 0, group)),
             "another dtype": dtype("float64[4]", lambda: scatter(five, [five, double], 0, group)),
@@ -234,9 +236,11 @@ def cases() -> dict[str, Case]:
         },
         "all_to_all": {
             "short list of outputs": value(
-                "2, not 1", lambda: all_to_all([four.clone()], [four, four], group)
+                "2 ranks, not 1", lambda: all_to_all([four.clone()], [four, four], group)
             ),
-            "short list of inputs": value("2, not 1", lambda: all_to_all([four.clone()] * 2, [five], group)),
+            "short list of inputs": value(
+                "2 ranks, not 1", lambda: all_to_all([four.clone()] * 2, [five], group)
+            ),
             "own part of another size": value(
                 "float32[5]", lambda: all_to_all([five, four.clone()], [four, four], group)
             ),
@@ -259,7 +263,7 @@ def cases() -> dict[str, Case]:
                 lambda: all_to_all_single(four, four.clone(), group, splits=([3, 2], [2, 2])),
             ),
             "too few splits": value(
-                "2, not 1", lambda: all_to_all_single(four, four.clone(), group, splits=([4], [2, 2]))
+                "2 ranks, not 1", lambda: all_to_all_single(four, four.clone(), group, splits=([4], [2, 2]))
             ),
             "negative split": value(
                 "-1", lambda: all_to_all_single(four, four.clone(), group, splits=([2, 2], [5, -1]))

@@ -115,7 +115,7 @@ def of_another_size() -> None:
         for numel in (10, 1000):
             tensor = blank(numel)
             raised = refusal(lambda tensor=tensor: dist.recv(tensor, 0))
-            assert raised is not None and raised[0] == "ValueError" and "were to be received" in raised[1], (
+            assert raised is not None and raised[0] == "ValueError" and "this rank expects" in raised[1], (
                 raised
             )
     assert usable()
@@ -302,7 +302,7 @@ def by_way_of_the_host(ucx_name: str | None) -> None:
 @only_fake
 @pytest.mark.parametrize(
     ("ucx_name", "why"),
-    [("cuda", "takes no memory of the type 'cuda'"), (None, "does not know what UCX calls memory")],
+    [("cuda", "does not support the memory type 'cuda'"), (None, "does not know the memory type of UCX")],
 )
 def test_memory_that_ucx_does_not_take_goes_by_way_of_the_host(
     ucx_name: str | None, why: str, capsys: pytest.CaptureFixture[str]

@@ -197,9 +197,9 @@ def by_way_of_the_host(ucc_name: str | None, but_rank: int | None) -> None:
 @pytest.mark.parametrize(
     ("ucc_name", "but_rank", "why"),
     [
-        ("cuda", None, "this UCC does not compute in memory of the type 'cuda'"),
-        (None, None, "does not know what UCC calls memory of such a device"),
-        ("host", 1, "UCC on another rank does not compute in memory of such a device"),
+        ("cuda", None, "this UCC does not support the memory type 'cuda'"),
+        (None, None, "does not know the memory type of UCC for such a device"),
+        ("host", 1, "UCC on another rank does not support the memory of such a device"),
     ],
     ids=["not this UCC", "not known", "not on all ranks"],
 )
@@ -209,7 +209,7 @@ def test_memory_that_ucc_does_not_compute_in_goes_by_way_of_the_host(
     """The host cannot follow an address of the fake one: UCC would crash. Each rank warns once."""
     run_ranks(by_way_of_the_host, 2, ucc_name, but_rank, init=False, env=NATIVE)
     told = [line for line in capsys.readouterr().out.splitlines() if "DEVICE_COLLECTIVES=native" in line]
-    whys = [why, why if but_rank is None else "torch knew of no such device when the first group was made"]
+    whys = [why, why if but_rank is None else "PyTorch had no such device when the first group was created"]
     assert len(told) == 2 and all(any(each in line for line in told) for each in whys), told
 
 

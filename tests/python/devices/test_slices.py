@@ -254,7 +254,7 @@ def a_rest_that_never_comes() -> str:
 def test_a_rest_that_never_comes() -> None:
     device = f"{accelerators.TYPE}:0"
     said = run_ranks(a_rest_that_never_comes, 2, env=SMALL, group_timeout=1.0)
-    what = f"still waited for the rest of its data to come from {device}, and a part of it was sent"
+    what = f"still waited for the rest of its data to come from {device}, of which a part was sent"
     assert any(what in each for each in said), said
 
 

@@ -188,9 +188,9 @@ def devices_of_one_process() -> None:
     group = dist.group.WORLD
     outputs = [ones(index=0), ones(index=1)]
     raised = refusal(lambda: dist.all_gather(outputs, ones(), group=group))
-    assert raised is not None and raised[0] == "ValueError" and "must be on one device" in raised[1], raised
+    assert raised is not None and raised[0] == "ValueError" and "on the same device" in raised[1], raised
     raised = refusal(lambda: dist.all_gather([torch.ones(4), torch.ones(4)], ones()))
-    assert raised is not None and raised[0] == "ValueError" and "must be on one device" in raised[1], raised
+    assert raised is not None and raised[0] == "ValueError" and "on the same device" in raised[1], raised
     assert usable()
 
 
@@ -406,9 +406,9 @@ def behind_a_stream_that_never_goes_on() -> None:
         work = dist.all_reduce(ones(), async_op=True)
         raised = refusal(work.wait)
     assert raised is not None and raised[0] == "DistBackendError", raised
-    assert (
-        f"still waited for what was queued on its stream of {device}, and nothing of it was sent" in raised[1]
-    ), raised
+    assert f"still waited for what was queued on its stream of {device}, and none of its data" in raised[1], (
+        raised
+    )
     assert ones().add_(1).cpu().tolist() == [2.0] * 4
     gate.open()
     stream.synchronize()

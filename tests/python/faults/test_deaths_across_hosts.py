@@ -139,7 +139,7 @@ def found_in(folder: Path, case: Case) -> Iterator[tuple[Failure, Failure, float
 @pytest.mark.parametrize("case", KILLED, ids=str)
 def test_a_death_is_noticed(folder: Path, case: Case) -> None:
     """Its connections may be reset, where it had not read what was sent to it."""
-    dead = rf"rank {len(case.survivors)} \(host host1, pid \d+\) (has died|was lost: its connection was)"
+    dead = rf"rank {len(case.survivors)} \(host host1, pid \d+\) (has died|was lost: its TCP connection was)"
     for (kind, text, _), (later_kind, later_text, _), delay in found_in(folder, case):
         assert kind == "DistBackendError" and re.search(dead, text), (kind, text)
         assert later_kind == "DistBackendError" and re.search(dead, later_text), (later_kind, later_text)

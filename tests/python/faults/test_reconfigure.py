@@ -181,7 +181,7 @@ def test_what_is_refused_leaves_the_group_as_it_was(memory: str) -> None:
         for name, kind, words in (
             ("none", "ValueError", "at least one handle"),
             ("not mine", "ValueError", "is not among those of the new members"),
-            ("twice", "ValueError", "is there twice"),
+            ("twice", "ValueError", "is given twice"),
             ("foreign", "ValueError", "'gloo:0:1:2' is not a handle of a ucc group"),
             ("used", "DistBackendError", "the uuid 1 was already used"),
             ("no time", "ValueError", "the timeout must be above 0"),

@@ -59,7 +59,7 @@ def hooked() -> list[tuple[str, int, bool]]:
     works = [dist.all_reduce(torch.ones(4), async_op=True) for _ in range(3)]
     group._wait_for_pending_works()
     assert all(work.is_completed() for work in works)
-    with pytest.raises(Exception, match="has a completion hook already"):
+    with pytest.raises(Exception, match="already has a completion hook"):
         group._register_on_completion_hook(hook)
     return told
 
