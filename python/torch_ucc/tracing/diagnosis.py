@@ -110,7 +110,7 @@ def _different_calls(case: Case, group: str) -> Iterator[Difference]:
             for rank, record in at.items():
                 kinds[differ(record)].append(rank)
             if len(kinds) > 1:
-                *few, most = sorted(kinds.values(), key=len)
+                *few, most = sorted(map(sorted, kinds.values()), key=len)
                 text = _difference(case, group, seq, at, [*few, most], said) + _other_order(calls, seq)
                 is_most = len(most) > len(few[-1])
                 yield Difference(text, tuple(sorted(rank for each in few for rank in each if is_most)))
@@ -130,7 +130,7 @@ def _difference(
     case: Case, group: str, seq: int, at: dict[int, Record], kinds: list[list[int]], said: str
 ) -> str:
     tellings = [
-        f"{_ranks(sorted(ranks))} {'is' if len(ranks) == 1 else 'are'} at {_call(case, ranks[0], at[ranks[0]])}"
+        f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} at {_call(case, ranks[0], at[ranks[0]])}"
         for ranks in kinds
     ]
     return (
