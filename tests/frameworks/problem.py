@@ -10,6 +10,7 @@ more steps, and the result has the seconds from the end of each step of the opti
 
 from __future__ import annotations
 
+import atexit
 import gc
 import itertools
 import os
@@ -87,14 +88,16 @@ def save(path: Path, losses: Sequence[float], model: nn.Module) -> None:
         write(path, losses, weights, dist.get_backend(), made_by(), dist.get_world_size())
 
 
-def destroy_group() -> None:
-    """Destroys the default group after a training whose objects nothing but cycles refers to.
+@atexit.register
+def destroy_groups() -> None:
+    """Destroys all groups that are left, once nothing but cycles refers to the objects of the training.
 
-    Threads of gloo end only with the last object that keeps the group. If they outlive the interpreter, some
-    runs end with SIGABRT.
+    Threads of gloo end only with the last object that keeps their group. Ranks over gloo that left this to
+    the end of the interpreter sometimes ended with SIGABRT, or never.
     """
+    if dist.is_initialized():
+        dist.destroy_process_group()
     gc.collect()
-    dist.destroy_process_group()
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import deepspeed
 import problem
 import torch
@@ -33,7 +31,8 @@ def engine_for(case: Case, seed: int) -> deepspeed.DeepSpeedEngine:
     return engine
 
 
-def train(backend: str, result: Path, case: Case) -> None:
+def main() -> None:
+    backend, result, case = problem.arguments_for("deepspeed")
     deepspeed.init_distributed(dist_backend=backend)
     training = problem.data(torch.bfloat16 if case.precision == "bfloat16" else torch.float32)
     sampler = DistributedSampler(training, seed=0)
@@ -59,11 +58,6 @@ def train(backend: str, result: Path, case: Case) -> None:
     if dist.get_rank() == 0:
         problem.write(result, losses, weights, dist.get_backend(), problem.made_by(), dist.get_world_size())
     engine.destroy()
-
-
-def main() -> None:
-    train(*problem.arguments_for("deepspeed"))
-    problem.destroy_group()
 
 
 if __name__ == "__main__":

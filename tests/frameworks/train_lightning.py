@@ -50,7 +50,8 @@ def strategy_for(case: Case, backend: str) -> Strategy:
     return DDPStrategy(process_group_backend=backend)
 
 
-def train(backend: str, result: Path, case: Case) -> None:
+def main() -> None:
+    backend, result, case = problem.arguments_for("lightning")
     lightning.seed_everything(0)
     checkpoint: Path | None = None
     losses: list[float] = []
@@ -72,11 +73,6 @@ def train(backend: str, result: Path, case: Case) -> None:
         if epochs.stop < problem.EPOCHS:
             trainer.save_checkpoint(checkpoint)
     problem.save(result, losses, model.network)
-
-
-def main() -> None:
-    train(*problem.arguments_for("lightning"))
-    problem.destroy_group()
 
 
 if __name__ == "__main__":

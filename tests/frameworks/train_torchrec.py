@@ -7,7 +7,6 @@ by rows needs reduce_scatter as well.
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import problem
@@ -74,7 +73,9 @@ def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return weights
 
 
-def train(result: Path) -> None:
+def main() -> None:
+    backend, result = problem.arguments()
+    dist.init_process_group(backend)
     model = Ranking()
     apply_optimizer_in_backward(torch.optim.SGD, model.tables.parameters(), {"lr": 1.0})
     plan = construct_module_sharding_plan(
@@ -99,13 +100,6 @@ def train(result: Path) -> None:
     weights = whole_weights(parallel)
     if dist.get_rank() == 0:
         problem.write(result, losses, weights, dist.get_backend(), problem.made_by(), dist.get_world_size())
-
-
-def main() -> None:
-    backend, result = problem.arguments()
-    dist.init_process_group(backend)
-    train(result)
-    problem.destroy_group()
 
 
 if __name__ == "__main__":
