@@ -229,7 +229,7 @@ def test_ranks_of_another_host(culprit: int) -> None:
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_the_stack_of_a_rank_of_another_host() -> None:
-    with hosts(2) as made, made.started(looping, 3, per_host=[1, 3]) as ranks:
+    with hosts(2) as made, made.started(looping, 3, per_host=2) as ranks:
         before = tuple(made.at(0))
         job = until(blames(3), before=before)["job"]
         shown = status("--rank", "3", before=before).stdout
@@ -238,9 +238,10 @@ def test_the_stack_of_a_rank_of_another_host() -> None:
         ranks.kill(3, signal.SIGSTOP)
         shown = status("--rank", "3", before=before).stdout
         assert "no answer: the process is stopped" in shown, shown
-        # The rank that is asked may be stopped, too.
-        ranks.kill(1, signal.SIGSTOP)
-        shown = status("--rank", "2", before=before).stdout
+        # The other rank of that host may be stopped, too.
+        ranks.kill(2, signal.SIGSTOP)
+        ranks.kill(3, signal.SIGCONT)
+        shown = status("--rank", "3", before=before).stdout
         assert re.search(r'File ".*test_status\.py", line \d+ in looping', shown), shown
 
 
