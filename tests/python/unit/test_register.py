@@ -28,7 +28,7 @@ from torch_ucc.topology.algorithms import ONE_HOST
 
 def in_fresh_process(program: str, *options: str) -> str:
     done = subprocess.run(
-        [sys.executable, *options, "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, *options, "-c", program], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip() + done.stderr.strip()
