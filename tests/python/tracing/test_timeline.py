@@ -132,5 +132,5 @@ def test_a_page_has_no_styles_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_page_holds_everything_and_fetches_nothing() -> None:
     entries = timeline.merge(late_job())
     told = page.render(entries)
-    assert "barrier() seq 4 of group world" in told and "came last" in told
+    assert '["barrier() seq ", " of group world, ", "; 0 B, ucc, completed' in told and "came last" in told
     assert "http" not in told and "src=" not in told and "@" not in told
