@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ RUN_BY = {
 # The block: why it is not run. If it is of commands, the files that they name must be there.
 NOT_RUN = {
     "docs/packaging.md: ci/wheels build 3.11 3.13 3.14": "takes minutes for each Python, and needs root",
-    "CONTRIBUTING.md: .venv/bin/python -m pytest tests/python/": "ci/test runs this test, too",
+    "cpp/ARCHITECTURE.md: piece 1:  board  row    board": "a drawing",
     "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "ci/test compiles and runs these",
     "docs/frameworks.md: ci/integration": "a gigabyte of downloads for each framework",
     "docs/frameworks.md: .deps/integration/vllm/bin/python tests/": "needs vLLM: ci/integration",
@@ -105,6 +106,15 @@ def test_what_is_not_run_here_names_files_that_are_there(name: str) -> None:
     for word in " ".join(block.lines()).split():
         if re.match(r"(examples|ci|docs|tests)/", word):
             assert (REPOSITORY / word).exists(), word
+
+
+def test_the_command_for_one_test_selects_some() -> None:
+    """It runs in ci/test anyway."""
+    (command,) = BLOCKS["CONTRIBUTING.md: .venv/bin/python -m pytest tests/python/"].lines()
+    words = command.removeprefix(".venv/bin/python ").split()
+    asked = [sys.executable, *words, "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(asked, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.fixture
