@@ -105,7 +105,7 @@ build_wheel() {
   step "wheel for $tag, $machine, torch ${releases[*]}" env \
     TORCH_UCC_PYTHON="$python" WHEEL_TAG="$tag-linux_$machine" WHEEL_DEBUG=1 MORE_TORCHES="${more[*]}" ${cross_deps:+WHEEL_DEPS="$cross_deps"} \
     PYTHONPATH="$site${cross_site:+:$cross_site}" CCACHE_DIR="$home/ccache" CXXFLAGS="-fdebug-prefix-map=$root=." \
-    CMAKE_ARGS="-DTORCH_UCC_PYTHON_INCLUDE=$include -DTORCH_UCC_PYTHON_SOABI=$soabi ${cross_args:-}" \
+    CMAKE_ARGS="-DTORCH_UCC_PYTHON_INCLUDE=$include -DTORCH_UCC_PYTHON_SOABI=$soabi ${cross_args:-} ${CMAKE_ARGS:-}" \
     ci/wheel "$made"
   step "for an index" env SOURCE_DATE_EPOCH="$(time_of_release)" "$python" ci/lib/wheels.py finish "$made"/*.whl "$2"
   cp "$made"/*.tar.gz "$2"
