@@ -37,6 +37,7 @@ RUN_BY = {
     "docs/packaging.md: ci/wheel": "unit/test_release.py",
     "docs/packaging.md: pip wheel --no-build-isolation --no-deps": "unit/test_release.py",
     "docs/clusters.md: mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x": "launchers/test_mpirun.py",
+    "CONTRIBUTING.md: .venv/bin/python -m pytest tests/python/": "docs/test_blocks.py",
     "docs/trace.md: torch-ucc record DIR": "tracing/test_record.py",
 }
 # The block: why it is not run. If it is of commands, the files that they name must be there.
