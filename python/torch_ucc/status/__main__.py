@@ -39,7 +39,7 @@ def _show(asked: argparse.Namespace) -> int:
     if not found:
         name = f" {asked.job}" if asked.job else ""
         print(
-            f"torch-ucc status: no job{name} of this user runs on this host, or none has created a group yet",
+            f"torch-ucc status: this user has no job{name} on this host that has created a group",
             file=sys.stderr,
         )
         return 2
@@ -81,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 if nothing is wrong, 1 if something is, 2 if no job was found.",
     )
     parser.add_argument(
-        "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several jobs run"
+        "job",
+        nargs="?",
+        help="the name of a job, its program, or the pid of one of its ranks; needed if several jobs run",
     )
     parser.add_argument(
         "--rank", type=int, help="show one rank: its last operations, its Python stack and its threads"

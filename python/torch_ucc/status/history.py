@@ -65,7 +65,7 @@ class Process:
             return False
 
     def is_called(self, name: str) -> bool:
-        return name == str(self.pid) or name in {world[: jobs.NAME] for world in self.worlds}
+        return name in {str(self.pid), self.started_by[1], *(world[: jobs.NAME] for world in self.worlds)}
 
 
 def processes(known: Sequence[int] = ()) -> Iterator[Process]:
@@ -257,7 +257,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc record", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="the folder for the files, rank<N>.history")
     parser.add_argument(
-        "job", nargs="?", help="the name of a job, or the pid of one of its ranks; needed if several jobs run"
+        "job",
+        nargs="?",
+        help="the name of a job, its program, or the pid of one of its ranks; needed if several jobs run",
     )
     parser.add_argument(
         "--limit",
@@ -300,6 +302,8 @@ def main(arguments: list[str]) -> int:
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     recorder.add(found[0])
+    ranks = ", ".join(str(each.rank) for each in found[0])
+    print(f"torch-ucc record: writes rank {ranks} to {asked.folder}; Ctrl-C ends it", file=sys.stderr)
     record(recorder, asked.seconds)
     if recorder.lost:
         print(f"{recorder.lost} operations were lost: they came faster than they could be read")

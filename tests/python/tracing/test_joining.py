@@ -286,6 +286,7 @@ def test_the_command_names_a_job_by_world_or_pid(tmp_path: Path, capsys: pytest.
         one = ours.start(context("123456789", 0, 1), context("2345678901", 0, 1, number=2))
         ours.start(context("345678901", 0, 1))
         assert history.main([str(tmp_path / "a"), str(one), "--seconds", "0.01"]) == 0
+        assert f"writes rank 0 to {tmp_path / 'a'}" in capsys.readouterr().err
         assert history.main([str(tmp_path / "b"), "34567890", "--seconds", "0.01"]) == 0
         assert history.main([str(tmp_path / "c"), "3456", "--seconds", "0.01"]) == 2
         assert "no such job" in capsys.readouterr().err

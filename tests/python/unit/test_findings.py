@@ -113,6 +113,12 @@ def test_ranks_are_written_as_runs() -> None:
     assert shown([5, 0, 1, 2, 9]) == "0-2,5,9"
 
 
+@pytest.mark.parametrize("name", ["12345678", "train.py", "1001"])
+def test_a_job_is_called_by_its_name_its_program_or_a_pid(name: str) -> None:
+    made = job([process(rank, 2, []) for rank in range(2)])
+    assert made.is_called(name) and not made.is_called(name + "0")
+
+
 def test_a_job_where_all_is_well() -> None:
     made = job([process(rank, 4, [record(1, 1, 5, 0.001), record(2, 2, 0.5)]) for rank in range(4)])
     assert findings(made) == []
