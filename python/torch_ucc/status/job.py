@@ -118,7 +118,7 @@ class Job:
         return self.world[:NAME]
 
     def is_called(self, name: str) -> bool:
-        return name in (self.name, self.program()) or any(str(rank.pid) == name for rank in self.ranks.values())
+        return name in {self.name, self.program(), *(str(rank.pid) for rank in self.ranks.values())}
 
     def program(self) -> str:
         facts = (each.process.facts.get("process") for each in self.ranks.values())
