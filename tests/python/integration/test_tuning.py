@@ -167,4 +167,4 @@ def test_a_profile_fits_ranks_that_are_kept_to_cores_of_their_own(tmp_path: Path
 def test_without_a_job_there_is_nothing_to_tune(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch_ucc", "tune", "--output", str(tmp_path / "tuned.toml")]
     run = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 2 and "start it as one, `torchrun" in run.stderr
+    assert run.returncode == 2 and "start it as `torchrun" in run.stderr

@@ -125,8 +125,7 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
         "first",
         "second",
         "ratio",
-        "in",
-        "all",
+        "total",
     ]
     assert "Only in" not in text
 
