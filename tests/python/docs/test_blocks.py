@@ -42,7 +42,7 @@ RUN_BY = {
 }
 # The block: why it is not run. If it is of commands, the files that they name must be there.
 NOT_RUN = {
-    "docs/packaging.md: TRY_TORCH=2.14.1 TRY_FROM=build/lane-2.1": "needs a wheel and minutes: ci/wheels build",
+    "docs/packaging.md: TRY_TORCH=2.14.1 TRY_FROM=build/lane-2.1": "needs a wheel, and takes minutes",
     "docs/packaging.md: ci/wheels build 3.11 3.13 3.14": "takes minutes for each Python, and needs root",
     "cpp/ARCHITECTURE.md: piece 1:  board  row    board": "a drawing",
     "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "ci/test compiles and runs these",
