@@ -16,7 +16,7 @@ constexpr std::string_view kKey = "stacks\t";
 constexpr std::string_view kMemory = "/memfd:torch-ucc-stacks";
 constexpr std::size_t kMost = 1 << 20U;  // bytes of a stack
 
-std::string path_of(int pid, int descriptor) { return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor); }
+std::string path_of(long pid, int descriptor) { return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor); }
 
 bool is_memory(const std::string& path) {
   std::array<char, 64> target{};
@@ -41,12 +41,13 @@ std::optional<StackOffer> StackOffer::in(std::string_view journal) {
   return found;
 }
 
-bool StackOffer::ask(int pid) const {
+bool StackOffer::ask(long pid) const {
   const std::string path = path_of(pid, descriptor);
-  return handles_signal(pid, signal) && is_memory(path) && ::truncate(path.c_str(), 0) == 0 && ::kill(pid, signal) == 0;
+  return handles_signal(pid, signal) && is_memory(path) && ::truncate(path.c_str(), 0) == 0 &&
+         ::kill(static_cast<pid_t>(pid), signal) == 0;
 }
 
-std::string StackOffer::read(int pid) const {
+std::string StackOffer::read(long pid) const {
   const std::string path = path_of(pid, descriptor);
   const int file = is_memory(path) ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
   if (file < 0) {

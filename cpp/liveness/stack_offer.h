@@ -20,9 +20,9 @@ struct StackOffer {
 
   // Empties the memory and sends the signal. Returns false and does nothing if the process has no
   // handler for the signal, or if the descriptor is of something else.
-  bool ask(int pid) const;
+  bool ask(long pid) const;
   // Returns what the memory contains; empty if it cannot be read.
-  std::string read(int pid) const;
+  std::string read(long pid) const;
 };
 
 }  // namespace torch_ucc
