@@ -7,7 +7,7 @@ has not called, and that cannot end without it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch_ucc.status import network
@@ -42,6 +42,10 @@ class Finding:
     """How many further looks must find the cause before it is named."""
 
 
+_Stuck = tuple[Rank, Record, list[int]]
+"""An operation for which a rank has waited long, and the ranks that keep it from ending."""
+
+
 @dataclass(frozen=True)
 class _Wait:
     """A rank is in an operation of a group, which cannot end without another rank."""
@@ -58,11 +62,12 @@ class _Wait:
 
 def findings(job: Job) -> list[Finding]:
     """The most important first."""
-    different = dict(_different(job))
+    stuck = list(_stuck(job))
+    different = _different(job, stuck)
     found = [*_ended(job), *different.values(), *_failed(job, different)]
     if not different:
-        found += _waited_for(job)
-    return found or [*_long(job), *([*_slow_network(job)] or _slow(job))]
+        found += _waited_for(job, stuck)
+    return found or [*_long(stuck), *([*_slow_network(job, stuck)] or _slow(job))]
 
 
 def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
@@ -78,14 +83,15 @@ def _ended(job: Job) -> Iterator[Finding]:
         yield Finding(f"Host {host} does not answer ({why}). Nothing is known of its ranks.")
 
 
-def _different(job: Job) -> Iterator[tuple[str, Finding]]:
+def _different(job: Job, stuck: Sequence[_Stuck]) -> dict[str, Finding]:
     """Groups that failed or wait long, in which the ranks made different calls."""
     failed = {each.name for rank in job.ranks.values() for each in rank.groups.values() if _has_failed(each)}
-    waiting = {rank.groups[record.group].name for rank, record, _ in _stuck(job)}
+    waiting = {rank.groups[record.group].name for rank, record, _ in stuck}
+    if not failed | waiting:
+        return {}
     dumps = [rank.dump() for rank in job.ranks.values()]
-    for group in sorted(failed | waiting):
-        if found := diagnosis.different_calls(dumps, group):
-            yield group, Finding(found.text, found.ranks)
+    found = diagnosis.different_calls(dumps, sorted(failed | waiting))
+    return {group: Finding(each.text, each.ranks) for group, each in found.items()}
 
 
 def _failed(job: Job, told_already: Iterable[str]) -> Iterator[Finding]:
@@ -98,10 +104,10 @@ def _failed(job: Job, told_already: Iterable[str]) -> Iterator[Finding]:
                 yield Finding(f"Group {group.name!r} has failed. Rank {rank.rank} was told: {group.failure}")
 
 
-def _waited_for(job: Job) -> Iterator[Finding]:
+def _waited_for(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
     """Ranks for which others wait and that wait for nobody themselves; else what else is known."""
     waits: dict[int, dict[int, _Wait]] = defaultdict(dict)
-    for rank, record, late in _stuck(job):
+    for rank, record, late in stuck:
         since = record.awaited_ns or record.issued_ns
         for other in late:
             wait = _Wait(rank.groups[record.group].name, record, rank.now_ns - since)
@@ -116,17 +122,16 @@ def _waited_for(job: Job) -> Iterator[Finding]:
         yield Finding(told)
 
 
-def _stuck(job: Job) -> Iterator[tuple[Rank, Record, list[int]]]:
-    """Operations for which a rank has waited long, and the ranks that keep each of them from ending."""
+def _stuck(job: Job) -> Iterator[_Stuck]:
     for rank in job.ranks.values():
         for record in filter(lambda each: is_stuck(rank, each), rank.open):
             group = rank.groups[record.group].name
             yield rank, record, [o for o in _needed(rank, record) if _keeps_waiting(job, o, group, record)]
 
 
-def _long(job: Job) -> Iterator[Finding]:
+def _long(stuck: Sequence[_Stuck]) -> Iterator[Finding]:
     """An operation that takes long although all ranks have called it."""
-    for rank, record, late in _stuck(job):
+    for rank, record, late in stuck:
         if not late and not record.message and rank.now_ns - record.issued_ns > LONG_NS:
             name = rank.groups[record.group].name
             yield Finding(
@@ -251,7 +256,7 @@ def _slow(job: Job) -> Iterator[Finding]:
                 return
 
 
-def _slow_network(job: Job) -> Iterator[Finding]:
+def _slow_network(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
     """A host whose network is slow, if the job spends much time in moving data."""
     named = network.slow_host(job.connections)
     if named is None:
@@ -259,7 +264,7 @@ def _slow_network(job: Job) -> Iterator[Finding]:
     seen = _seen(job)
     if seen is not None and seen.moving >= _MUCH:
         share = f"The ranks spend {seen.moving:.0%} of the time in operations that all have called."
-    elif any(not late for _, _, late in _stuck(job)):
+    elif any(not late for _, _, late in stuck):
         share = "The ranks are in operations that all have called."
     else:
         return

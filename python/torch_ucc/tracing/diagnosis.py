@@ -84,9 +84,10 @@ class Difference:
     """Those that differ from most others; empty if no call was made by most ranks."""
 
 
-def different_calls(dumps: Sequence[Dump], group: str) -> Difference | None:
-    """The first operation of the group in which the ranks made different calls."""
-    return next(_different_calls(_case(dumps), group), None)
+def different_calls(dumps: Sequence[Dump], groups: Iterable[str]) -> dict[str, Difference]:
+    """Of each group, if there is one, the first operation in which the ranks made different calls."""
+    case = _case(dumps)
+    return {group: found for group in groups for found in _different_calls(case, group)}
 
 
 def circle(dumps: Sequence[Dump]) -> str:
