@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import prometheus
 import pytest
 from test_diagnosis import Rank, job
 from torch_ucc.status import history
@@ -17,9 +18,6 @@ from torch_ucc.tracing.records import Group
 
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 """By name and labels."""
-
-SAMPLE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\} ([\d.e+-]+)')
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def played() -> list[Rank]:
@@ -41,16 +39,10 @@ def seen(meter: Meter, ranks: list[Rank], world: str = "w") -> None:
 
 
 def values(text: str) -> Values:
-    """Every line must be a value, or the comment of one."""
-    found: Values = {}
-    for line in text.splitlines():
-        if line.startswith("#"):
-            assert re.fullmatch(r"# (HELP \w+ .+|TYPE \w+ (counter|histogram))", line), line
-            continue
-        match = SAMPLE.fullmatch(line)
-        assert match, line
-        found[match[1], frozenset(LABEL.findall(match[2]))] = float(match[3])
-    return found
+    return {
+        (name, frozenset(labels.items())): value
+        for name, labels, value in prometheus.samples(text, "counter|histogram")
+    }
 
 
 def counted(ranks: list[Rank]) -> Values:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 import urllib.request
 from typing import Any
 
+import prometheus
 import pytest
 import torch
 import torch.distributed as dist
@@ -20,20 +20,13 @@ from torch_ucc.tracing import metrics
 
 pytestmark = pytest.mark.multirank
 
-SAMPLE = re.compile(r'torch_ucc_(\w+)\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\} ([\d.e+-]+)')
-
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """By name; every line must be one, or the comment of one."""
+    """By name, without the prefix that all have."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for line in text.splitlines():
-        if line.startswith("#"):
-            assert re.fullmatch(r"# (HELP torch_ucc_\w+ .+|TYPE torch_ucc_\w+ (counter|gauge))", line), line
-            continue
-        match = SAMPLE.fullmatch(line)
-        assert match, line
-        labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2]))
-        found.setdefault(match[1], []).append((labels, float(match[3])))
+    for name, labels, value in prometheus.samples(text, "counter|gauge"):
+        assert name.startswith("torch_ucc_"), name
+        found.setdefault(name.removeprefix("torch_ucc_"), []).append((labels, value))
     return found
 
 
