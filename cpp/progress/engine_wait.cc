@@ -11,16 +11,17 @@
 namespace torch_ucc {
 namespace {
 
-// How long this process did not compute, since a moment of the last millisecond.
-class Computed {
+// The time in which this process did not compute, since a mark that is a millisecond old at most.
+class TimeOfOthers {
  public:
-  void note(Clock::time_point now) {
+  // Sets the mark, unless it is recent enough: it costs a system call.
+  void mark(Clock::time_point now) {
     if (now - at_ > std::chrono::milliseconds(1)) {
       at_ = now;
       used_ = used();
     }
   }
-  Clock::duration by_others(Clock::time_point now) const { return now - at_ - (used() - used_); }
+  Clock::duration until(Clock::time_point now) const { return now - at_ - (used() - used_); }
 
  private:
   static Clock::duration used() {
@@ -109,20 +110,21 @@ Engine::Drove Engine::drive_for(Parker& parker, const Op* until) {
 // way, and 17 ms if the background thread gives way to its caller, too. A step of DDP beside 6 busy
 // processes takes 50 ms, and 136 ms if the background thread never gives way (AMD EPYC, 2 cores).
 //
-// With more ranks than cores it never gives way, because those who compute are mostly ranks of the
-// same job (4 ranks on 2 cores: 20 ms a step, and 23 ms if it does).
+// With more ranks than cores, where no thread spins, the background thread never gives way, because
+// those who compute are mostly ranks of the same job (4 ranks on 2 cores: 20 ms a step, and 23 ms if
+// it does).
 void Engine::yield(Parker& parker, Clock::time_point now, bool waits) {
-  thread_local Computed computed;
-  const bool beside_caller = !waits && policy_.spin.count() != 0;
-  if (beside_caller) {
-    computed.note(now);
+  thread_local TimeOfOthers others;
+  const bool may_give_way = waits || policy_.spin.count() != 0;
+  if (may_give_way && !waits) {
+    others.mark(now);
   }
   ::sched_yield();
-  if (!waits && !beside_caller) {
+  if (!may_give_way) {
     return;
   }
   const Clock::time_point back = Clock::now();
-  if (back - now > policy_.crowded_yield && (waits || computed.by_others(back) > policy_.crowded_yield)) {
+  if (back - now > policy_.crowded_yield && (waits || others.until(back) > policy_.crowded_yield)) {
     give_way_until_.store(back + policy_.give_way, std::memory_order_relaxed);
     parker.give_way(back + policy_.give_way);
   }
