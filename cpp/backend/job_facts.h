@@ -40,8 +40,8 @@ class JobFacts {
 // Reads memory only, so it needs no other thread, and no rank that is still alive.
 std::string report_of_host(const Roster& roster, std::size_t recent);
 
-// What a visitor asks (LifeLines::Answer): the highest byte of its number says what, and the others
-// say of which rank or how much.
+// What a visitor asks (LifeLines::Answer). The highest byte of its number is one of these. The other
+// bytes are the number of records of a report, or the rank whose stack it asks for.
 enum class Question : std::uint8_t {
   report = 0,     // report_of_host() of so many records
   ask_stack = 1,  // asks this rank, on this host, for its Python stack; "asked", or empty if it offers none

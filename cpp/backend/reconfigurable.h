@@ -1,5 +1,5 @@
-// A process group whose members can be replaced while the job runs. Torch 2.14 and later call this
-// "reconfigure".
+// A process group whose members can be replaced while the job runs. This is the function
+// "reconfigure" of torch 2.14 and later.
 #pragma once
 
 #include "compat/torch_compat.h"

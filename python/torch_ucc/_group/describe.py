@@ -26,7 +26,8 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
     - `transports`: the transports that UCX chooses for a peer on the same host and for a peer on another
       host, if the group has such peers. They come from UCX itself.
-    - `differences`: where these transports are not those of the plan. The call also warns about each.
+    - `differences`: a sentence for each of these transports that differs from the plan. The call also issues
+      them as warnings.
     - `options`: the options of UCC and UCX for this group, and who set them.
     - `operations`: what serves each operation: shared memory, UCC, messages or the store. `torch-ucc plan
       --op` shows the algorithm that UCC uses for a size.

@@ -84,7 +84,8 @@ def hosts(
     with contextlib.ExitStack() as stack:
         switch = stack.enter_context(_Namespaces("", "--net"))
         switch.ip(
-            # Addresses of their own: otherwise they would take those of ports, and change when ports change.
+            # Fixed addresses: the kernel would give a bridge the address of one of its ports, and a new one
+            # when the ports change.
             *(
                 f"link add name {_bridge(cable)} address 02:00:00:00:00:{cable + 1:02x} type bridge"
                 for cable in range(cables)

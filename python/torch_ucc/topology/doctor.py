@@ -81,8 +81,7 @@ def _older(patient: Patient) -> Iterator[Finding]:
                 "older-library",
                 COSTLY,
                 f"{name} {running.version} from {running.path} is older than {name} {built}, with which "
-                "torch-ucc "
-                f"was built: it may lack functions that torch-ucc calls",
+                "torch-ucc was built: it may lack functions that torch-ucc calls",
                 f"set {name}_HOME to a newer {name}, or build torch-ucc with this one",
             )
 
@@ -125,8 +124,7 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
                 "no-driver",
                 COSTLY,
                 f"{specs} ({layer}) cannot be used: UCX {host.ucx.version} from {host.ucx.path} has no "
-                "transport "
-                f"for it, only {', '.join(('shared memory', 'TCP', *host.ucx.modules))}",
+                f"transport for it, only {', '.join(('shared memory', 'TCP', *host.ucx.modules))}",
                 "set UCX_HOME and UCC_HOME to the UCX and UCC of the cluster, for example those of HPC-X",
             )
     for port in host.rdma:
@@ -143,8 +141,7 @@ def _rdma(patient: Patient) -> Iterator[Finding]:
                 NOTE,
                 f"{port.spec} cannot be used: its network interface is in another network namespace",
                 "if it should be used, run the ranks in the namespace of this interface (docker: "
-                "--network=host; "
-                "Kubernetes: hostNetwork: true), or move the interface to their namespace",
+                "--network=host; Kubernetes: hostNetwork: true), or move the interface to their namespace",
             )
         elif port.link_layer == "Ethernet" and "RoCE v2" not in port.gid_types:
             has = ", ".join(port.gid_types) or "only link-local addresses"

@@ -172,8 +172,7 @@ def _compare(rank: int, others: Sequence[dict[str, Any]], clocks: Sequence[float
                 "clocks",
                 COSTLY,
                 f"the clock of {other['host']} is {ahead:.0f} s ahead of the clock of "
-                f"{others[rank]['host']}: "
-                "times in their logs cannot be compared",
+                f"{others[rank]['host']}: times in their logs cannot be compared",
                 "synchronise the clocks, for example with chrony",
             )
     return list(found.values())
