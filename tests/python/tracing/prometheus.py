@@ -10,7 +10,10 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def samples(text: str, kinds: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Name, labels and value. Every line must be a sample or a comment, of one of the kinds: "counter|gauge"."""
+    """Name, labels and value. Every line must be a sample, or a comment of one of these kinds.
+
+    `kinds` is a pattern: "counter|gauge".
+    """
     for line in text.splitlines():
         if line.startswith("#"):
             assert re.fullmatch(rf"# (HELP torch_ucc_\w+ .+|TYPE torch_ucc_\w+ ({kinds}))", line), line
