@@ -10,9 +10,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from torch_ucc.status import history, segment
@@ -313,3 +315,53 @@ def test_the_console_exporter_of_opentelemetry_prints_the_counts(tmp_path: Path)
     counts = {each["name"]: each["data"]["data_points"] for each in scope["metrics"]}
     assert [each["count"] for each in counts["torch_ucc_operation_seconds"]] == [9]
     assert [each["value"] for each in counts["torch_ucc_operation_bytes"]] == [36]
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Receives OTLP over HTTP; keeps what was posted."""
+
+    posted: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        self.posted.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_collector_gets_the_counts_over_otlp(tmp_path: Path) -> None:
+    metrics = pytest.importorskip(
+        "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2",
+        reason="opentelemetry-exporter-otlp-proto-http is missing",
+    )
+    Collector.posted.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server, launcher(tmp_path) as ours:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            pid = ours.start(context("wm", 0, 1), calls=9)
+            command = [sys.executable, "-m", "torch_ucc", "record", str(tmp_path / "run"), str(pid)]
+            subprocess.run(
+                [*command, "--opentelemetry", "--seconds", "0.01"],
+                env={
+                    **os.environ,
+                    "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+                    "OTEL_RESOURCE_ATTRIBUTES": "job=test",
+                    "NO_PROXY": "127.0.0.1",
+                },
+                timeout=300,
+                check=True,
+            )
+        finally:
+            server.shutdown()
+            serving.join()
+    path, body = Collector.posted[-1]
+    assert path == "/v1/metrics"
+    (resource,) = metrics.ExportMetricsServiceRequest.FromString(body).resource_metrics
+    assert "test" in [each.value.string_value for each in resource.resource.attributes if each.key == "job"]
+    (scope,) = resource.scope_metrics
+    counts = {each.name: each for each in scope.metrics}
+    assert [each.count for each in counts["torch_ucc_operation_seconds"].histogram.data_points] == [9]
+    assert [each.as_int for each in counts["torch_ucc_operation_bytes"].sum.data_points] == [36]
