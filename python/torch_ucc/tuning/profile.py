@@ -1,7 +1,8 @@
 """A profile: settings for one topology, as a TOML file that can be read and edited.
 
-It ranks below what is set in the environment and above the defaults. What it says to UCC and UCX reaches them
-as variables that exist while they start (`applied`), since some of it is read from nowhere else.
+What a user sets, in the environment or in files of UCX and UCC, has priority over a profile. A profile has
+priority over the defaults. UCC and UCX get it as variables that exist while they start (`applied`), since they
+read some of it from nowhere else.
 """
 
 from __future__ import annotations
@@ -98,10 +99,14 @@ def parse(text: str, path: str = "") -> Profile:
     """Raises ValueError. What [settings] may say is known to `config`, which checks it."""
     data = _toml(text)
     if data.pop("format", None) != FORMAT:
-        raise ValueError(f"not a profile that `torch-ucc tune` of this version wrote (format = {FORMAT})")
+        raise ValueError(
+            f"the file is not a profile that this version of `torch-ucc tune` wrote (format = {FORMAT})"
+        )
     refuse_unknown(data, ("topology", *SECTIONS), "section")
     if any(not isinstance(section, dict) for section in data.values()):
-        raise ValueError("topology, settings, ucx and ucc are sections: [ucx], then NAME = VALUE")
+        raise ValueError(
+            "topology, settings, ucx and ucc are sections: write, for example, [ucx], and NAME = VALUE below"
+        )
     topology = data.get("topology", {})
     refuse_unknown(topology, _TOPOLOGY, "part of the topology")
     if missing := [name for name in _TOPOLOGY if name not in topology]:
@@ -123,7 +128,7 @@ def _toml(text: str) -> dict[str, Any]:
     try:
         data: dict[str, Any] = library.loads(text)
     except ValueError as error:
-        raise ValueError(f"not TOML: {error}") from None
+        raise ValueError(f"the file is not TOML: {error}") from None
     return data
 
 
@@ -144,17 +149,21 @@ def _text(section: str, name: str, value: object) -> str:
 
 
 def variables(profile: Profile, environment: Mapping[str, str]) -> dict[str, str]:
-    """Those by which UCC and UCX get what the profile says to them; not what the environment says already.
+    """Return the variables that pass the profile to UCC and UCX.
 
-    UCX's have the prefix that UCC and we read before UCX's own, so that they are for nobody else.
+    A name that the user has set, in the environment or in a file that UCX or UCC reads, is left out. Names for
+    UCX have the prefix `UCC_UCX_`, which UCC and torch-ucc read before `UCX_`, so no other user of UCX sees them.
     """
+    from torch_ucc.topology.user import in_files
+
     found = {}
+    said = {*environment, *in_files(environment)}
     for name, value in profile.section("ucx").items():
-        if not {f"UCC_UCX_{name}", f"UCX_{name}"} & environment.keys():
+        if not {f"UCC_UCX_{name}", f"UCX_{name}"} & said:
             found[f"UCC_UCX_{name}"] = value
     for name, value in profile.section("ucc").items():
         # UCC takes a short name for that of all its components.
-        if not {f"UCC_{name}", f"UCC_{name.removeprefix('TL_UCP_')}"} & environment.keys():
+        if not {f"UCC_{name}", f"UCC_{name.removeprefix('TL_UCP_')}"} & said:
             found[f"UCC_{name}"] = value
     return found
 
@@ -196,7 +205,7 @@ def _of_each(values: list[Any]) -> Any:
 def differences(made_for: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """In words, where the topology of a profile is not that of a job."""
     return [
-        f"{words}: {made_for[name]}, and here {here[name]}"
+        f"{words}: {made_for[name]} in the profile, {here[name]} in this job"
         for name, words in _TOPOLOGY.items()
         if made_for[name] != here[name]
     ]
@@ -208,8 +217,8 @@ def refusal(profile: Profile, job: Job) -> str:
     if not differ:
         return ""
     return (
-        f"{VARIABLE}={profile.path} was made for another topology ({'; '.join(differ)}). Unset it, or tune "
-        "here: torchrun ... -m torch_ucc tune --output FILE"
+        f"{VARIABLE}={profile.path} was made for another topology ({'; '.join(differ)}). Unset "
+        f"{VARIABLE}, or make a profile for this job: torchrun ... -m torch_ucc tune --output FILE"
     )
 
 

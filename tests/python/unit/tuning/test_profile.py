@@ -107,7 +107,7 @@ def test_a_wrong_setting_is_named(tmp_path: Path, settings: dict[str, str], why:
         config.from_environment({"TORCH_UCC_PROFILE": path})
 
 
-def test_what_is_set_for_a_library_decides_over_it() -> None:
+def test_what_is_set_for_a_library_decides_over_it(tmp_path: Path) -> None:
     profile = Profile("", HERE, {"ucx": {"TLS": "^cma", "RNDV_THRESH": "4k"}, "ucc": {"TL_UCP_TUNE": "x"}})
     told = variables(profile, {})
     assert told == {"UCC_UCX_TLS": "^cma", "UCC_UCX_RNDV_THRESH": "4k", "UCC_TL_UCP_TUNE": "x"}
@@ -119,6 +119,11 @@ def test_what_is_set_for_a_library_decides_over_it() -> None:
         ("UCC_TL_UCP_TUNE", "UCC_TUNE"),
     ):
         assert told.keys() - variables(profile, {theirs: "tcp"}).keys() == {ours}
+        name = "ucx.conf" if "UCX" in theirs else "ucc.conf"
+        home = tmp_path / theirs
+        home.mkdir()
+        (home / name).write_text(f"{theirs}=tcp\n")
+        assert told.keys() - variables(profile, {"HOME": str(home)}).keys() == {ours}
 
 
 def test_ranks_must_agree_on_what_it_says_to_ucc(tmp_path: Path) -> None:
@@ -157,9 +162,9 @@ def test_a_topology_says_what_decides() -> None:
     assert (two["hosts"], two["ranks_per_host"], two["network"]) == (2, 1, "TCP")
     assert differences(one, one) == []
     assert differences(one, two) == [
-        "hosts: 1, and here 2",
-        "ranks per host: 2, and here 1",
-        "network between hosts: none, and here TCP",
+        "hosts: 1 in the profile, 2 in this job",
+        "ranks per host: 2 in the profile, 1 in this job",
+        "network between hosts: none in the profile, TCP in this job",
     ]
 
 
@@ -167,7 +172,7 @@ def test_a_profile_of_another_topology_is_refused_with_what_differs() -> None:
     job = uniform([this_host()], 2)
     assert refusal(Profile("a", topology_of(job)), job) == ""
     why = refusal(Profile("a", {**topology_of(job), "ucx": "0.9"}), job)
-    assert why.startswith("TORCH_UCC_PROFILE=a was made for another topology (UCX: 0.9, and here ")
+    assert why.startswith("TORCH_UCC_PROFILE=a was made for another topology (UCX: 0.9 in the profile, ")
     assert "torch_ucc tune" in why
 
 
@@ -184,4 +189,5 @@ def test_a_plan_shows_its_part_or_refuses_it(
     assert {"  TORCH_UCC_SPIN=0us", "  UCC_UCX_TLS=^cma"} <= set(own) and len(own) == 4
     assert cli.main(["plan", "--ranks-per-host", "3"]) == 1
     told = capsys.readouterr().out
-    assert "This cannot work:" in told and "another topology (ranks per host: 2, and here 3)" in told
+    assert "This cannot work:" in told
+    assert "another topology (ranks per host: 2 in the profile, 3 in this job)" in told
