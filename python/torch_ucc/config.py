@@ -30,10 +30,11 @@ OTHER_NAMES = ("TORCH_UCC_BENCH_BUSY", "TORCH_UCC_BENCH_PEERS", "TORCH_UCC_PYTHO
 OLD_NAMES = {
     "TORCH_UCC_USE_FUTURE": "every operation has a future",
     "TORCH_UCC_SHARED_COMM": "groups of the same processes always share one UCC context",
-    "TORCH_UCC_PROFILING_ENABLE": "torch.profiler records every collective without it",
+    "TORCH_UCC_USE_ALLGATHERV": "all_gather needs no such choice",
+    "TORCH_UCC_PROFILING_ENABLE": "torch.profiler records every collective without this variable",
     "TORCH_UCC_ENABLE_HEALTH_CHECK": "creating a group always fails if one of its ranks cannot be reached",
     "TORCH_UCC_ENABLE_COMMS_LOGGER": "torch.profiler records every collective",
-    "TORCH_UCC_COMMS_TRACE_OUTPUT_DIR": "torch.profiler writes its traces where it is told",
+    "TORCH_UCC_COMMS_TRACE_OUTPUT_DIR": "the program tells torch.profiler where to write its traces",
 }
 
 # UCC and UCX read their own options from the environment and from files. Those that steer how ranks talk must
@@ -74,6 +75,26 @@ def _switch(text: str) -> bool:
     return text.strip() == "1"
 
 
+_OF_BLOCKING_WAIT = (
+    *("allgather", "allgather_base", "allreduce", "alltoall", "broadcast", "gather", "reduce"),
+    *("reduce_scatter", "scatter", "send", "recv"),
+)
+"""Earlier versions of torch-ucc accept a list of these names, or "all", or "none"."""
+
+
+def _blocking(text: str) -> bool:
+    """Programs, such as Megatron-LM, set values of earlier versions. A list of operations means all."""
+    names = text.strip().split(",")
+    if names == ["none"] or names == ["all"]:
+        return names == ["all"]
+    if all(name in _OF_BLOCKING_WAIT for name in names):
+        return True
+    try:
+        return _switch(text)
+    except ValueError:
+        raise ValueError("0, 1, none or all") from None
+
+
 def _staged_or(other: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.strip() not in ("staged", other):
@@ -109,25 +130,28 @@ class Config:
     pause_min: timedelta = _setting(
         timedelta(microseconds=20),
         duration,
-        "The first sleep of a waiting thread. Each further sleep is longer.",
+        "How long the first sleep of a waiting thread is. Each further sleep is longer.",
     )
     pause_max: timedelta = _setting(
-        timedelta(milliseconds=1), duration, "The longest sleep of a waiting thread, if nobody can wake it."
+        timedelta(milliseconds=1),
+        duration,
+        "How long a waiting thread sleeps at most, if the ranks that it waits for cannot wake it.",
     )
     segment_bytes: int = _setting(
         1 << 20,
         size,
-        "Large collectives are divided into pieces of about this many bytes.",
+        "Large collectives through UCC are divided into pieces of about this size. "
+        "In levels, pieces are twice as large.",
         agreed=True,
     )
     segment_window: int = _setting(
         2,
         _window,
-        "How many of these pieces of one all_reduce, reduce or broadcast are in flight at once.",
+        "How many pieces of an all_reduce, reduce or broadcast without levels are in flight at once.",
         agreed=True,
     )
     cross_check: bool = _setting(
-        False, _switch, "Compare each collective call of all ranks before it starts.", agreed=True
+        False, _switch, "Before a collective starts, compare the calls of all ranks.", agreed=True
     )
     nan_check: bool = _setting(
         False,
@@ -135,18 +159,23 @@ class Config:
         "Refuse a call if its data contains a NaN. The check reads all data, which takes time.",
     )
     blocking_wait: bool = _setting(
-        False, _switch, "Let wait() return only after the results are on the accelerator."
+        False,
+        _blocking,
+        "1 or `all`: wait() returns only after the results are on the accelerator. "
+        "0 or `none`: it returns earlier.",
     )
     device_p2p: str = _setting(
         "staged",
         _staged_or("direct"),
-        "How messages of tensors on accelerators are sent: `staged` through host memory, or `direct`.",
+        "How messages of tensors on accelerators are sent: `staged` through host memory, "
+        "or `direct` from device memory.",
         native=False,
     )
     device_collectives: str = _setting(
         "staged",
         _staged_or("native"),
-        "How collectives of tensors on accelerators work: `staged` through host memory, or `native`.",
+        "How collectives of tensors on accelerators work: `staged` through host memory, "
+        "or `native` in device memory.",
         agreed=True,
         native=False,
     )
@@ -159,38 +188,39 @@ class Config:
     levels_from: int = _setting(
         1,
         size,
-        "Collectives between hosts with several ranks go in levels from this size on. A barrier has 1 byte.",
+        "Collectives of this size or more go in levels between hosts with several ranks. "
+        "A barrier has 1 byte.",
         agreed=True,
     )
     life_lines: bool = _setting(
         True,
         _switch,
-        "Keep TCP connections between hosts, which report at once that a rank has ended.",
+        "Keep TCP connections between hosts. Over these, ranks report at once that a rank has ended.",
         agreed=True,
     )
     close_timeout: timedelta = _setting(
         timedelta(seconds=5),
         duration,
-        "How long a group that is closed waits until the other ranks close it, too.",
+        "How long a rank that closes a group waits for the other ranks to close it.",
     )
 
     as_default: bool = _setting(
         False,
         _switch,
-        "Be the backend for CPU tensors if init_process_group() names none. `import torch` reads it.",
+        "Use ucc for CPU tensors if init_process_group() names no backend. `import torch` reads this.",
         native=False,
     )
     replace_gloo: bool = _setting(
         False,
         _switch,
-        "Create the groups that a program asks gloo for: docs/frameworks.md. `import torch` reads it.",
+        "Create the groups that a program asks gloo for: docs/frameworks.md. `import torch` reads this.",
         native=False,
     )
 
     trace: str = _setting(
         "",
         str,
-        "A folder in which each rank writes a trace of all its operations when it ends.",
+        "A folder. Each rank writes a trace of all its operations there when its process ends.",
         native=False,
     )
     trace_sites: bool = _setting(
@@ -200,11 +230,22 @@ class Config:
         native=False,
     )
     trace_dump: str = _setting(
-        "", str, "A folder in which a rank writes its last operations when an operation fails.", native=False
+        "",
+        str,
+        "A folder. A rank writes its last operations there when an operation fails.",
+        native=False,
     )
-    trace_signal: bool = _setting(False, _switch, "Also write this file when SIGUSR2 arrives.", native=False)
+    trace_signal: bool = _setting(
+        False,
+        _switch,
+        "Also write the file of TORCH_UCC_TRACE_DUMP when the process receives SIGUSR2.",
+        native=False,
+    )
     profile: str = _setting(
-        "", str, "A file that `torch-ucc tune` has written for this topology: docs/tuning.md.", native=False
+        "",
+        str,
+        "A file that `torch-ucc tune` has written for the topology of the job: docs/tuning.md.",
+        native=False,
     )
 
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
@@ -376,9 +417,10 @@ After this page you know what each environment variable does. `torch-ucc config`
 in force in your shell, and where each comes from. `torch-ucc config --reference` writes this page from
 `python/torch_ucc/config.py`, so do not edit it.
 
-A process reads the settings when it creates its first group. They do not change afterwards. The environment
-comes first, then the profile that `TORCH_UCC_PROFILE` names ([tuning](tuning.md)), then the default. An
-unknown name that begins with `TORCH_UCC_` is an error, and so is a value with another form than these:
+A process reads the settings when it creates its first group. They do not change afterwards. A variable of
+the environment has priority over the profile that `TORCH_UCC_PROFILE` names ([tuning](tuning.md)). The
+profile has priority over the default. An unknown name that begins with `TORCH_UCC_` is an error. A value with
+a wrong form is an error, too. These are the forms of durations, sizes and switches:
 
 | | examples |
 |---|---|
@@ -394,21 +436,21 @@ difference. Variables that select devices or memory of one host, or what is prin
 |---|---|---|---|"""
 
 _REFERENCE_MIDDLE = """
-`UCC_HOME` and `UCX_HOME` are the prefixes under which UCC and UCX are installed, if not those of the package
-are to be used.
+To use another UCC or UCX than that of the package, set `UCC_HOME` or `UCX_HOME` to the prefix under which it
+is installed.
 
-UCC and UCX read their own variables, `UCC_*` and `UCX_*`. What you set there counts, and not what torch_ucc
-would choose (`torch-ucc plan` shows it). A name such as `UCC_UCX_TLS` instead of `UCX_TLS` has an effect on
-torch_ucc and UCC only, and not on other users of UCX in the process. UCX reads the options of its transports,
-for example `UCX_TCP_RX_SEG_SIZE`, only by the name without `UCC_`.
+UCC and UCX read their own variables, `UCC_*` and `UCX_*`. What you set there has priority over what torch_ucc
+chooses. `torch-ucc plan` shows the choices. A name such as `UCX_TLS` has an effect on all users of UCX in the
+process. A name such as `UCC_UCX_TLS` has an effect on torch_ucc and UCC only. UCX reads the options of its
+transports, for example `UCX_TCP_RX_SEG_SIZE`, only by the name without `UCC_`.
 
-When UCX is loaded, it replaces memory functions of the C library, so that it learns when memory is freed
-that is registered with a device. This takes time at the start of each process. If the host has no such
-device (InfiniBand, XPMEM, KNEM or a GPU), torch_ucc therefore sets `UCX_MEM_MMAP_HOOK_MODE=none`, unless you
-set this variable, `UCX_MEM_EVENTS` or `UCX_RCACHE_ENABLE`. With `RCACHE_ENABLE=y` in the `Options` of a group
-it is too late, and UCX does not start.
+When UCX is loaded, it replaces memory functions of the C library. UCX then learns when the program frees
+memory that is registered with a device. The replacement takes time at the start of each process. If the host
+has no such device (InfiniBand, XPMEM, KNEM or a GPU), torch_ucc therefore sets `UCX_MEM_MMAP_HOOK_MODE=none`
+while UCX is loaded. It does not do this if you set this variable, `UCX_MEM_EVENTS` or `UCX_RCACHE_ENABLE`. On
+such a host, UCX does not start with `RCACHE_ENABLE=y` in the `Options` of a group.
 
-Variables of earlier versions of torch-ucc have no effect. They are no error:
+Variables of earlier versions of torch-ucc have no effect. They cause a warning, and no error:
 
 | variable | |
 |---|---|"""

@@ -56,6 +56,19 @@ def test_what_is_no_switch(text: str) -> None:
         from_environment({"TORCH_UCC_CROSS_CHECK": text})
 
 
+@pytest.mark.parametrize(
+    ("text", "blocks"), [("none", False), ("all", True), ("0", False), ("1", True), ("allreduce,send", True)]
+)
+def test_blocking_wait_takes_values_of_earlier_versions(text: str, blocks: bool) -> None:
+    assert from_environment({"TORCH_UCC_BLOCKING_WAIT": text}).blocking_wait is blocks
+
+
+@pytest.mark.parametrize("text", ["", "some", "allreduce,", "all,none"])
+def test_what_is_no_blocking_wait(text: str) -> None:
+    with pytest.raises(ValueError, match=r"TORCH_UCC_BLOCKING_WAIT=.* is not 0, 1, none or all"):
+        from_environment({"TORCH_UCC_BLOCKING_WAIT": text})
+
+
 @pytest.mark.parametrize("text", ["", "5", "ms", "-1s", "1h", "1e3s", "nan s", "1,5ms", "1s 2ms", "inf"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match=r"TORCH_UCC_CLOSE_TIMEOUT=.* is not a duration such as"):
