@@ -83,16 +83,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "job",
         nargs="?",
-        help="the name of a job, its program, or the pid of one of its ranks; needed if several jobs run",
+        help="the name of a job, its program, or the pid of one of its ranks; without it, the command lists "
+        "the jobs if there are several",
     )
     parser.add_argument(
-        "--rank", type=int, help="show one rank: its last operations, its Python stack and its threads"
+        "--rank",
+        type=int,
+        help="show one rank: its last operations and the plan of its connections; without --watch also the "
+        "Python stack of its main thread and, on its host, its threads",
     )
     parser.add_argument(
         "--stacks",
         action="store_true",
-        help="with --rank, on the host of the rank: also the Python and C stacks of all threads, if py-spy, "
-        "eu-stack or gdb is installed; the process stands still meanwhile",
+        help="with --rank and without --watch, on the host of the rank: also the Python and C stacks of all "
+        "threads, if py-spy, eu-stack or gdb is installed; these programs stop the process while they read",
     )
     parser.add_argument(
         "--watch",
@@ -100,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=2.0,
         metavar="SECONDS",
-        help="repeat; default: every %(const)s s",
+        help="repeat every SECONDS seconds, or every %(const)s s if no number is given",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser to FILE")

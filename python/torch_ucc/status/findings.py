@@ -101,7 +101,9 @@ def _failed(job: Job, told_already: Iterable[str]) -> Iterator[Finding]:
         for group in rank.groups.values():
             if _has_failed(group) and group.name not in told:
                 told.add(group.name)
-                yield Finding(f"Group {group.name!r} has failed. Rank {rank.rank} was told: {group.failure}")
+                yield Finding(
+                    f"Group {group.name!r} has failed. Rank {rank.rank} reported this error: {group.failure}"
+                )
 
 
 def _waited_for(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
@@ -135,8 +137,8 @@ def _long(stuck: Sequence[_Stuck]) -> Iterator[Finding]:
         if not late and not record.message and rank.now_ns - record.issued_ns > LONG_NS:
             name = rank.groups[record.group].name
             yield Finding(
-                f"All ranks have called {_call(record, name)}, and it has taken "
-                f"{duration(rank.now_ns - record.issued_ns)} so far: it has much data, or the network is "
+                f"All ranks have called {_call(record, name)}, and the operation has taken "
+                f"{duration(rank.now_ns - record.issued_ns)} so far: it moves much data, or the network is "
                 "slow or stuck."
             )
             return
@@ -172,11 +174,12 @@ def _cause(cause: Rank, waiting: dict[int, _Wait]) -> Finding:
     since, call, who = duration(longest.ns), _call(longest.record, longest.group), _ranks(sorted(same))
     have = "has" if len(same) == 1 else "have"
     if longest.is_seen:
-        they = f"{who} {have} waited for it for {since} in {call}"
+        they = f"{who} {have} waited for rank {cause.rank} for {since} in {call}"
     else:
-        they = f"{who} called {call} {since} ago, which cannot end without it"
+        they = f"{who} called {call} {since} ago. This operation cannot end without rank {cause.rank}"
     if more := sorted(waiting.keys() - same):
-        they += f"; {_ranks(more).lower()} {'needs' if len(more) == 1 else 'need'} it in other operations"
+        need = "needs" if len(more) == 1 else "need"
+        they += f"; {_ranks(more).lower()} {need} rank {cause.rank} in other operations"
     return Finding(
         f"Rank {cause.rank} (host {cause.host}, pid {cause.pid}) {elsewhere(cause)}. {they}.", (cause.rank,)
     )
@@ -189,7 +192,7 @@ def elsewhere(rank: Rank) -> str:
         if is_stuck(rank, record) or _is_stopped(rank):
             return f"{state} {_call(record, rank.groups[record.group].name)}"
     for record, name in rank.open_elsewhere:
-        return f"{state} {_call(record, name)}, which is not of this job's first group"
+        return f"{state} {_call(record, name)}, which the tables of this job do not show"
     if not rank.records:
         return f"has called nothing yet and {rank.doing()}"
     last = max(rank.records, key=lambda each: each.id)
@@ -247,10 +250,11 @@ def _slow(job: Job) -> Iterator[Finding]:
         for who, count in times.items():
             if count >= _OFTEN * number and waited[who] >= _MUCH * seen.span_ns:
                 ranks = tuple(rank for rank in job.ranks if of(rank) == who)
+                late = "it was" if name == "rank" else "one of its ranks was"
                 yield Finding(
-                    f"{name.capitalize()} {who} is slow: it came last to {count} of the last {number} "
-                    f"operations, on average {duration(waited[who] / count)} after the others, which is "
-                    f"{waited[who] / seen.span_ns:.0%} of all time.",
+                    f"{name.capitalize()} {who} is slow: {late} the last to call {count} of the last "
+                    f"{number} operations, on average {duration(waited[who] / count)} after the other "
+                    f"{name}s. These delays add up to {waited[who] / seen.span_ns:.0%} of the time.",
                     ranks,
                 )
                 return
@@ -263,9 +267,9 @@ def _slow_network(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
         return
     seen = _seen(job)
     if seen is not None and seen.moving >= _MUCH:
-        share = f"The ranks spend {seen.moving:.0%} of the time in operations that all have called."
+        share = f"The ranks spend {seen.moving:.0%} of the time in operations that all ranks have called."
     elif any(not late for _, _, late in stuck):
-        share = "The ranks are in operations that all have called."
+        share = "The ranks are in operations that all ranks have called."
     else:
         return
     host, why = named

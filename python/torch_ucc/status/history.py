@@ -1,8 +1,9 @@
 """Records every operation of a running job, in a file for each rank of this host.
 
-It reads the memory of the job. So the job needs no setting and no restart, and loses no more than the time
-that this program takes of a core. Run it on each host of the job. It ends with the job, or with torchrun,
-which may start the job again. `torch-ucc trace` reads the files.
+It reads the memory of the job, so the job needs no setting and no restart. It costs the job no more than the
+CPU time that this program uses. Run it on each host of the job. It ends when the job ends. If torchrun
+started the job, it ends when torchrun ends, because torchrun may start the ranks again. `torch-ucc trace`
+reads the files.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ class Recorder:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc record", description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="the folder for the files, rank<N>.history")
+    parser.add_argument("folder", type=Path, nargs="?", help="the folder for the files rank<N>.history")
     parser.add_argument(
         "job",
         nargs="?",
@@ -266,20 +267,21 @@ def main(arguments: list[str]) -> int:
         type=int,
         default=256,
         metavar="MB",
-        help="size of the files of one rank; default %(default)s",
+        help="largest size of the files of one rank; the command then deletes the older half; "
+        "default: %(default)s",
     )
     parser.add_argument(
-        "--prometheus", type=Path, metavar="FILE", help="also write counters to FILE, every 5 s"
+        "--prometheus", type=Path, metavar="FILE", help="also write metrics to FILE, every 5 s"
     )
     parser.add_argument(
         "--opentelemetry",
         action="store_true",
-        help="also export counters by the SDK of OpenTelemetry, as its OTEL_ variables say",
+        help="also export metrics with the SDK of OpenTelemetry; its OTEL_ variables say where",
     )
     parser.add_argument(
-        "--dashboard", action="store_true", help="only print a dashboard of these counters, for Grafana"
+        "--dashboard", action="store_true", help="only print a dashboard of these metrics, for Grafana"
     )
-    parser.add_argument("--seconds", type=float, help="stop after this time; default: when the job ends")
+    parser.add_argument("--seconds", type=float, help="stop after this time; default: run until the job ends")
     asked = parser.parse_args(arguments)
     if asked.dashboard:
         print(Path(__file__).with_name("dashboard.json").read_text(), end="")
@@ -363,7 +365,7 @@ def read(path: Path) -> Dump:
     process = segment.Process(0, "0 (x) X", seen_ns, False, facts, records)
     ranks = [rank for job in jobs.assemble([process]) for rank in job.ranks.values()]
     if not ranks:
-        raise ValueError("it names no job")
+        raise ValueError("the file names no job")
     # Its rank may have changed: the one with which it did most, in all contexts where it had that
     main = max(ranks, key=lambda rank: len(rank.records))
     contexts = [each.context for each in ranks if each.rank == main.rank]
@@ -377,14 +379,14 @@ def _blocks(file: Path) -> Iterator[tuple[int, bytes]]:
     while at + _BLOCK.size <= len(data):
         magic, size, kind = _BLOCK.unpack_from(data, at)
         if magic != _MAGIC:
-            raise ValueError("it is no history")
+            raise ValueError("the file is not a history")
         packed = data[at + _BLOCK.size : at + _BLOCK.size + size]
         if len(packed) < size:
             return
         try:
             yield kind, zlib.decompress(packed)
         except zlib.error as error:
-            raise ValueError(f"it is damaged: {error}") from None
+            raise ValueError(f"the file is damaged: {error}") from None
         at += _BLOCK.size + size
 
 

@@ -161,19 +161,19 @@ def _far(flows: Flows, host: str) -> str:
     if len(own) < 2 or not others or min(own) < max(RTT_NS, WORSE * max(others)):
         return ""
     return (
-        f"data takes {duration(min(own))} or more to host {host} and back, and at most "
-        f"{duration(max(others))} between other hosts"
+        f"a round trip to host {host} takes {duration(min(own))} or more, and a round trip between other "
+        f"hosts takes at most {duration(max(others))}"
     )
 
 
 def _sends_slowly(flows: Flows, host: str) -> str:
     mine = {there: ends for (here, there), ends in flows.items() if here == host}
-    return _slowly(flows, host, mine, f"host {host} sends", lambda pair: pair[0])
+    return _slowly(flows, host, mine, "sends", lambda pair: pair[0])
 
 
 def _receives_slowly(flows: Flows, host: str) -> str:
     mine = {here: ends for (here, there), ends in flows.items() if there == host}
-    return _slowly(flows, host, mine, f"host {host} receives", lambda pair: pair[1])
+    return _slowly(flows, host, mine, "receives", lambda pair: pair[1])
 
 
 def _slowly(
@@ -200,7 +200,8 @@ def _slowly(
     others = {each for pair in flows for each in pair} - {host}
     if not total or any(best[other] < WORSE * total for other in others):
         return ""
-    return f"{does} {size(total)}/s in all, and other hosts {size(min(best.values()))}/s or more each"
+    rest = f"each other host {does} {size(min(best.values()))}/s or more"
+    return f"host {host} {does} {size(total)}/s in all, and {rest}"
 
 
 _JUDGES = (_far, _sends_slowly, _receives_slowly)

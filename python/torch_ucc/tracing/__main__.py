@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         return 2
     if options.command == "diagnose":
         found = diagnosis.diagnose(dumps)
-        print(found or "Nothing is wrong: every call has its partners, and all have ended.")
+        print(found or "Nothing is wrong: the calls of all ranks match, and all calls have ended.")
         return 1 if found else 0
     if options.command == "compare":
         try:
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.command == "fr":
         if left_out := fr_trace.save(dumps, options.folder):
-            print(f"{left_out} messages are left out: their partners cannot be told for certain.")
+            print(f"{left_out} messages were left out, because their partners are not certain.")
         return 0
     entries = timeline.merge(dumps)
     lost = sum(dump.lost for dump in dumps)
@@ -61,23 +61,32 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torch-ucc trace", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     show = commands.add_parser(
-        "show", help="show who called which operation, how often, with how much data, and how long it took"
+        "show",
+        help="show which code called which operation, how often and with how much data, and how long the "
+        "operations took",
     )
     show.add_argument(
-        "--chrome", type=Path, metavar="FILE", help="also write FILE for chrome://tracing and Perfetto"
+        "--chrome",
+        type=Path,
+        metavar="FILE",
+        help="also write the trace to FILE, for chrome://tracing and Perfetto",
     )
-    show.add_argument("--html", type=Path, metavar="FILE", help="also write FILE, a page with a timeline")
-    diagnose = commands.add_parser("diagnose", help="say what went wrong, from the dumps of all ranks")
+    show.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write an HTML page with a timeline to FILE"
+    )
+    diagnose = commands.add_parser("diagnose", help="find out what went wrong, from the dumps of all ranks")
     convert = commands.add_parser("fr", help="convert dumps for PyTorch's flight recorder analyser")
     chakra_command = commands.add_parser(
-        "chakra", help="convert traces to MLCommons Chakra, which PARAM replays"
+        "chakra", help="convert traces to the format of MLCommons Chakra, which PARAM can replay"
     )
-    compare_command = commands.add_parser("compare", help="show which operations take longer in another run")
+    compare_command = commands.add_parser(
+        "compare", help="compare two runs: show which operations take longer in the second run"
+    )
     for command in (show, diagnose, convert, chakra_command, compare_command):
-        command.add_argument("path", type=Path, help="the folder with the files of the ranks, or run.json")
+        command.add_argument("path", type=Path, help=records.PATH_HELP)
     for command in (convert, chakra_command):
         command.add_argument("folder", type=Path, help="the folder to write to")
-    compare_command.add_argument("other", type=Path, help="the folder or run.json of the other run")
+    compare_command.add_argument("other", type=Path, help="the folder or path of the second run")
     return parser
 
 

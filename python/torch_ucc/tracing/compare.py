@@ -69,7 +69,7 @@ def report(first: Sequence[Dump], second: Sequence[Dump]) -> str:
         )
         for change in changes(first, second)
     ]
-    head = ("operation", "dtype", "size", "ranks", "calls", "first", "second", "ratio", "total")
+    head = ("operation", "dtype", "size", "ranks", "calls", "first", "second", "ratio", "change in total")
     parts = [table(head, rows)] if rows else ["The two runs have no operation in common."]
     for name, mine, theirs in (("first", one, other), ("second", other, one)):
         if only := sorted(mine.keys() - theirs.keys()):

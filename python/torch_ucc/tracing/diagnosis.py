@@ -119,24 +119,21 @@ def _different_calls(case: Case, group: str) -> Iterator[Difference]:
 
 
 _DIFFERENCES: list[tuple[Callable[[Record], object], str]] = [
-    (lambda record: record.op, "different operations"),
-    (lambda record: record.root, "different roots"),
-    (lambda record: record.dtype, "different dtypes"),
-    (lambda record: record.reduce_op, "different reduce ops"),
-    (lambda record: record.input_elements if record.op in _EVEN else None, "different sizes"),
+    (lambda record: record.op, "called different operations"),
+    (lambda record: record.root, "passed different roots"),
+    (lambda record: record.dtype, "passed different dtypes"),
+    (lambda record: record.reduce_op, "passed different reduce ops"),
+    (lambda record: record.input_elements if record.op in _EVEN else None, "passed different sizes"),
 ]
 
 
 def _difference(
     case: Case, group: str, seq: int, at: dict[int, Record], kinds: list[list[int]], said: str
 ) -> str:
-    tellings = [
-        f"{_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} at {_call(case, ranks[0], at[ranks[0]])}"
-        for ranks in kinds
-    ]
+    tellings = [f"{_ranks(ranks)} called {_call(case, ranks[0], at[ranks[0]])}" for ranks in kinds]
     return (
-        f"The ranks of group {group!r} made {said} at seq {seq}: {' while '.join(tellings)}. "
-        f"From there on their calls do not belong together.{_failure(case, group)}"
+        f"The ranks of group {group!r} {said} at seq {seq}: {'; '.join(tellings)}. "
+        f"From this call on, the calls of these ranks do not match.{_failure(case, group)}"
     )
 
 
@@ -144,7 +141,7 @@ def _other_order(calls: dict[int, dict[int, Record]], seq: int) -> str:
     """Whether the two calls come in the other order on another rank."""
     pairs = {(each[seq].op, each[seq + 1].op) for each in calls.values() if seq in each and seq + 1 in each}
     swapped = any((second, first) in pairs for first, second in pairs if first != second)
-    return " One rank makes these two calls in the other order." if swapped else ""
+    return " The ranks make this call and the next one in different orders." if swapped else ""
 
 
 # --- do they wait for each other in a circle? ---------------------------------------------------------------
@@ -170,7 +167,7 @@ def _circle(case: Case, names: Sequence[str]) -> Iterator[str]:
             )
         yield (
             f"Ranks wait for each other in a circle: {'; '.join(tellings)}. "
-            f"They use the groups in different order."
+            f"These ranks use the groups in different orders."
         )
 
 
@@ -215,14 +212,16 @@ def _absent(case: Case, group: str) -> Iterator[str]:
     if not gone and not missing:
         return
     first, record = there[0], calls[there[0]][seq]
-    are = "is" if len(there) == 1 else "are"
-    parts = [f"In group {group!r}, {_ranks(there)} {are} at {_call(case, first, record)}."]
-    parts += [f"Rank {rank} never arrived: {_last_seen(case, rank, first, record)}." for rank in missing]
+    parts = [f"In group {group!r}, {_ranks(there)} called {_call(case, first, record)}."]
+    parts += [
+        f"Rank {rank} did not call this operation: {_last_seen(case, rank, first, record)}."
+        for rank in missing
+    ]
     if gone:
         left = (
-            "left no dump: it died, or was not asked"
+            "wrote no dump: it died, or it was not asked to write one"
             if len(gone) == 1
-            else "left no dumps: they died, or were not asked"
+            else "wrote no dumps: they died, or they were not asked to write them"
         )
         parts.append(f"{_ranks(gone).capitalize()} {left}.")
     yield " ".join(parts) + _failure(case, group)
@@ -230,14 +229,14 @@ def _absent(case: Case, group: str) -> Iterator[str]:
 
 def _last_seen(case: Case, rank: int, other: int, record: Record) -> str:
     if not case.dumps[rank].records:
-        return "it has made no call at all"
+        return f"rank {rank} has called no operation at all"
     last = case.dumps[rank].records[-1]
     name = case.dumps[rank].group_name(last)
     if not last.over:
-        return f"it is in {_call(case, rank, last)} of group {name!r}, which has not ended"
+        return f"rank {rank} is in {_call(case, rank, last)} of group {name!r}, which has not ended"
     before = case.at(other, record.issued_ns) - case.at(rank, last.ended_ns)
-    when = f"{duration(abs(before))} {'before' if before >= 0 else 'after'} the others came"
-    return f"it was last seen when it ended {_call(case, rank, last)} of group {name!r}, {when}"
+    when = f"{duration(abs(before))} {'before' if before >= 0 else 'after'} rank {other} called"
+    return f"the last operation of rank {rank}, {_call(case, rank, last)} of group {name!r}, ended {when}"
 
 
 # --- did a message find no partner? -------------------------------------------------------------------------
@@ -257,10 +256,11 @@ def _lonely(case: Case, rank: int, record: Record) -> str:
     told = f"Rank {rank} waits in {_call(case, rank, record)} of group {group!r}"
     peer = members[record.peer] if 0 <= record.peer < len(members) else None
     if peer is None:
-        return f"{told}, and no rank sent it anything with this tag.{_failure(case, group)}"
+        return f"{told}, and no rank sent a message with this tag to rank {rank}.{_failure(case, group)}"
     if peer not in case.dumps:
         return (
-            f"{told} for rank {peer}, which left no dump: it died, or was not asked.{_failure(case, group)}"
+            f"{told} for rank {peer}, which wrote no dump: rank {peer} died, or it was not asked to write "
+            f"one.{_failure(case, group)}"
         )
     wanted = "send" if record.op.startswith("recv") else "recv"
     mine = members.index(rank)
@@ -270,16 +270,16 @@ def _lonely(case: Case, rank: int, record: Record) -> str:
         if each.op.startswith(wanted) and each.peer in (mine, -1) and each.state != "completed"
     ]
     if partners:
-        found = f"whose call for it differs: {_call(case, peer, partners[0])}"
+        found = f"made a different call for this message: {_call(case, peer, partners[0])}"
     else:
         sent = [e for e in case.dumps[peer].of_group(group) if e.op.startswith(wanted) and e.peer == mine]
         other_tag = [each for each in sent if each.tag != record.tag]
         found = (
-            f"which made {_call(case, peer, other_tag[-1])}, with another tag"
+            f"used another tag: {_call(case, peer, other_tag[-1])}"
             if other_tag
-            else f"which has not called {wanted} for it{_elsewhere(case, peer)}"
+            else f"has not called {wanted} for rank {rank}{_elsewhere(case, peer)}"
         )
-    return f"{told} for rank {peer}, {found}.{_failure(case, group)}"
+    return f"{told} for rank {peer}, but rank {peer} {found}.{_failure(case, group)}"
 
 
 def _elsewhere(case: Case, rank: int) -> str:
@@ -306,14 +306,16 @@ def _late(case: Case, group: str) -> Iterator[str]:
         last, first = max(came, key=lambda rank: came[rank]), min(timed_out)
         if came[last] >= case.at(first, timed_out[first].ended_ns):
             yield (
-                f"Rank {last} came too late to {_call(case, last, at[last])} of group {group!r}: "
-                f"{duration(came[last] - came[first])} after rank {first}, whose timeout had passed by then."
+                f"Rank {last} was too late for {_call(case, last, at[last])} of group {group!r}: it called "
+                f"the operation {duration(came[last] - came[first])} after rank {first}, when the timeout of "
+                f"rank {first} had already passed."
             )
         else:
             yield (
-                f"All ranks that left a dump made {_call(case, first, at[first])} of group {group!r}, "
-                f"the last of them rank {last}, {duration(came[last] - min(came.values()))} after the first, "
-                f"and it timed out: the network between them is stuck or slow.{_failure(case, group)}"
+                f"All ranks that wrote a dump called {_call(case, first, at[first])} of group {group!r}, but "
+                f"the operation timed out. The last of these ranks, rank {last}, called it "
+                f"{duration(came[last] - min(came.values()))} after the first one. The network between these "
+                f"ranks is stuck or slow.{_failure(case, group)}"
             )
         return
 
@@ -338,8 +340,9 @@ def _unexplained(case: Case) -> Iterator[str]:
         rank, record = stuck[0]
         group = case.dumps[rank].group_name(record)
         yield (
-            f"All ranks are in the same calls, and {_call(case, rank, record)} of group {group!r} had not "
-            f"ended on rank {rank} when the dumps were made: it is under way, or the network is stuck."
+            f"All ranks made the same calls, but {_call(case, rank, record)} of group {group!r} had not "
+            f"ended on rank {rank} when the dumps were written: the operation is still in progress, or the "
+            "network is stuck."
         )
 
 
@@ -367,4 +370,4 @@ def _failure(case: Case, group: str) -> str:
         for each in dump.groups.values()
         if each.name == group and each.failure
     ]
-    return f" Rank {failures[0][0]} was told: {failures[0][1]}" if failures else ""
+    return f" Rank {failures[0][0]} reported this error: {failures[0][1]}" if failures else ""

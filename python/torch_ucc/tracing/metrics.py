@@ -20,7 +20,8 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
     - The counts at the top are sums over all operations.
     - `operations`: the counts of each operation.
-    - `paths`: the counts of each path, without errors: `ucc`, `native` (UCC in the memory of a device),
+    - `paths`: the counts of each path, without errors: `memory` (shared by the ranks of one host), `levels`
+      (shared memory on each host and UCC between hosts), `ucc`, `native` (UCC in the memory of a device),
       `messages`, `store` or `none`.
     - `waited_s`: the seconds that threads spent in wait(), or in calls that are not asynchronous.
     - `in_flight`: the number of operations that have not ended, and `sleeps`: how often a thread slept

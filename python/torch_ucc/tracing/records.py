@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1
+PATH_HELP = "the folder with the files of the ranks, or the path given to torch_ucc.trace(), such as run.json"
+"""What `load` takes, for the help of commands."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Dump:
 def from_data(data: dict[str, Any]) -> Dump:
     """Raises ValueError if it is none of the recorder's."""
     if data.get("format") != FORMAT:
-        raise ValueError(f"not a dump of torch_ucc in format {FORMAT}")
+        raise ValueError(f"the file is not a dump of torch_ucc in format {FORMAT}")
     fields = {key: value for key, value in data.items() if key in Dump.__dataclass_fields__}
     fields["groups"] = groups_of(data["groups"])
     fields["sites"] = {int(number): text for number, text in data["sites"].items()}

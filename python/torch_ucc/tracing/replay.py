@@ -1,6 +1,6 @@
-"""Runs the operations of a recorded job again, on these hosts and with these settings.
+"""Runs the operations of a recorded job again, on the hosts and with the settings of this command.
 
-Start it with as many ranks as were recorded:
+Start it with as many ranks as the recorded job had:
 
     torchrun --nproc-per-node=4 -m torch_ucc replay run.json
 """
@@ -46,18 +46,22 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="torch-ucc replay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("path", type=Path, help="the folder with the traces of the ranks, or run.json")
-    parser.add_argument("--backend", default="ucc", help="default %(default)s; gloo for a comparison")
+    parser.add_argument("path", type=Path, help=records.PATH_HELP)
+    parser.add_argument(
+        "--backend",
+        default="ucc",
+        help="the backend that runs the operations, for example gloo for a comparison; default: %(default)s",
+    )
     parser.add_argument(
         "--times",
         type=int,
         default=3,
-        help="how often to run them, of which the median is shown; default %(default)s",
+        help="how many times to run all operations; the report shows the medians; default: %(default)s",
     )
     parser.add_argument(
         "--gaps",
         action="store_true",
-        help="compute between operations for as long as the recorded program did",
+        help="keep the core busy between operations, for as long as the recorded program did other work",
     )
     asked = parser.parse_args(arguments)
     try:
@@ -70,8 +74,8 @@ def main(arguments: list[str]) -> int:
         if dist.get_world_size() != len(dumps):
             if dist.get_rank() == 0:
                 print(
-                    f"torch-ucc replay: {asked.path} was recorded with {len(dumps)} ranks; start as many, "
-                    f"not {dist.get_world_size()}",
+                    f"torch-ucc replay: {asked.path} was recorded with {len(dumps)} ranks, but this replay "
+                    f"has {dist.get_world_size()}. Start it with {len(dumps)} ranks.",
                     file=sys.stderr,
                 )
             return 2
@@ -131,8 +135,8 @@ def report(used: Sequence[Use], total_ns: int, dump: Dump) -> str:
     calls = [each for each in dump.records if each.route != "none"]
     span = max(each.ended_ns for each in calls) - calls[0].issued_ns if calls else 0
     head = (
-        f"{len(calls)} operations of rank {dump.rank}: recorded in {duration(span)}, with what the "
-        f"program did between them; replayed in {duration(total_ns)}."
+        f"Rank {dump.rank} called {len(calls)} operations. They took {duration(span)} in the recorded job, "
+        f"including the time between operations, and {duration(total_ns)} in the replay."
     )
     return (
         f"{head}\n\n{table(('operation', 'dtype', 'size', 'calls', 'recorded', 'replayed', 'speedup'), rows)}"

@@ -26,7 +26,7 @@ def report(entries: Sequence[Entry], lost: int = 0, iterations: Sequence[Iterati
     in_groups = f"in {groups} group{'s' * (groups > 1)}"
     head = f"{len(entries)} operations of {len(ranks)} ranks {in_groups}, over {duration(span)}"
     if lost:
-        head += f"; {lost} more were lost, because the recorder could not keep up"
+        head += f"; {lost} more were lost, because they came faster than the trace could read them"
     return "\n\n".join(
         [
             head,

@@ -37,7 +37,8 @@ def mark_step() -> None:
     """Mark the end of an iteration of this program in the trace. Without a trace, this has no effect.
 
     `torch-ucc trace show` shows how each iteration spent its time. A program that uses torch.optim need not
-    call this: there, the step() of the optimizer ends an iteration.
+    call this: there, each step() of the optimizer that steps first ends an iteration. A step() that
+    torch.compile compiles does not. After the first call of mark_step(), only its calls end iterations.
     """
     for tracer in list(Tracer._on):
         tracer.steps.mark()

@@ -1,5 +1,6 @@
-"""What is measured on a job's own hosts and then kept for it: `docs/tuning.md`.
+"""Finds faster settings for a job by measuring on its hosts, and keeps them in a profile: `docs/tuning.md`.
 
-`profile` is the file and how it is applied; `choices` says what there is to choose, `decisions` what a
-measurement is worth, by pure functions; `turns` measures, `tuner` conducts, `__main__` is the command.
+`profile` reads, writes and applies the file. `choices` lists the candidates. `decisions` compares measured
+times. `turns` measures on all ranks. `tuner` runs the whole tuning. `workload` estimates what a recorded job
+would gain. `report` writes the result in words. `__main__` is the command.
 """

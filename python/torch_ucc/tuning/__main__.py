@@ -1,7 +1,8 @@
-"""Measures settings on the hosts of a job, and writes those that are faster than the defaults to a profile.
+"""Measures settings on a job's hosts. Writes a profile with the settings that are faster than the defaults.
 
-Start it as the job: `torchrun ... -m torch_ucc tune --output FILE`. TORCH_UCC_PROFILE=FILE then applies the
-profile. Exit status: 0 if the file was written, 1 if nothing could be measured, 2 if an argument is wrong.
+Start it on the same hosts and with as many ranks as the job: `torchrun ... -m torch_ucc tune --output FILE`.
+To apply the profile, start the job with TORCH_UCC_PROFILE=FILE. Exit status: 0 if the file was written, 1 if
+nothing could be measured, 2 if an argument is wrong.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ def main(arguments: list[str]) -> int:
         "--budget",
         type=as_setting(config.duration),
         default="10m",
-        help="how long it may take, for example 90s; default 10m",
+        help="the longest time that the command may take, for example 90s; default: 10m",
     )
     parser.add_argument(
         "--workload",
         type=Path,
         metavar="DIR",
-        help="tune only what this recorded job calls, and say what it would gain",
+        help="the folder with the files of a recorded job: tune only the operations that the job calls, and "
+        "estimate how much time the profile would save",
     )
     asked = parser.parse_args(arguments)
     if "RANK" not in os.environ:
@@ -91,7 +93,8 @@ def _tune(output: Path, budget: float, recorded: workload.Workload | None) -> in
     head = [*report.head(time.monotonic() - began), *told]
     profile = Profile(str(output), topology, tuning.values)
     output.write_text(as_toml(profile, head, report.notes(tuning)))
-    print("\n".join([*told, "", f"Written to {output}. {VARIABLE}={output} applies it."]))
+    written = f"The profile was written to {output}. Set {VARIABLE}={output} to apply it."
+    print("\n".join([*told, "", written]))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What there is to choose: candidates for a profile, and the cells in which each could matter."""
+"""The candidates for a profile, and the cells that each of them could change."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TUNE = "TL_UCP_TUNE"
 class Family:
     """Candidates of which one is chosen for each group of cells.
 
-    `variants`: name -> group -> what it would put into the profile. A variant is measured with all its groups
-    at once, which must not disturb each other.
+    `variants`: name -> group -> the values that it would put into the profile. A variant is measured with the
+    values of all its groups at once. So the values of one group must not change the cells of another group.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Family:
     variants: Mapping[str, Mapping[str, Values]]
 
     def cases(self, variant: str | None = None) -> list[Case]:
-        """Those that the variant could change; of none: all."""
+        """Return the cells that the variant could change, or without a variant all cells."""
         groups = self.groups if variant is None else self.variants[variant]
         return list(dict.fromkeys(case for group in groups for case in self.groups[group]))
 
@@ -41,7 +41,7 @@ class Family:
         return merged(*self.variants[variant].values())
 
     def is_open(self, environment: Mapping[str, str]) -> bool:
-        """Whether all that it could set is left open there, where it would decide over a profile."""
+        """Return whether neither the environment nor a file of UCX or UCC sets what the family could set."""
         said = merged(*map(self.values, self.variants))
         libraries = [name for section in ("ucx", "ucc") for name in said.get(section, {})]
         ours = {config.PREFIX + name.upper() for name in said.get("settings", {})}
@@ -50,7 +50,7 @@ class Family:
 
 
 def merged(*parts: Values) -> Values:
-    """Later ones decide; rules for algorithms add up."""
+    """Return all values. Later parts have priority; the rules of `TUNE` are joined."""
     whole: Values = {}
     for part in parts:
         for section, values in part.items():
@@ -61,7 +61,7 @@ def merged(*parts: Values) -> Values:
 
 
 def families(job: Job) -> list[Family]:
-    """For such a job, what is likely to gain most first."""
+    """Return the families for this job. Those that are likely to gain most come first."""
     ranks, most = len(job.ranks), job.most_per_host()
     several = len(job.hosts) > 1
     has_cma = not any(map(why_no_cma, job.hosts))
@@ -119,7 +119,7 @@ def _copies(job: Job) -> Family:
 
 def _rendezvous() -> Family:
     return _simple(
-        "size from which a receiver fetches",
+        "size from which a receiver fetches a message",
         cells(("ping_pong", "all_to_all_single", *COLLECTIVES), (4 * KB, 16 * KB, 64 * KB, MB)),
         {f"from {size}": {"ucx": {"RNDV_THRESH": size}} for size in ("4k", "16k", "64k", "256k")},
     )
@@ -151,8 +151,11 @@ def _algorithms(ranks: int) -> Family:
 
 
 def ranges(sizes: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """What each of the sizes stands for: up to half the way, in orders of magnitude, to its neighbours;
-    beyond the largest as far as before it. What is larger nobody measured."""
+    """Return the range of sizes that each size stands for.
+
+    It ends at the geometric mean with each neighbour. The range of the largest size ends as far above it as
+    it begins below it, as a ratio. Larger sizes were not measured, so they are in no range.
+    """
     ordered = sorted(sizes)
     between = [math.isqrt(a * b) for a, b in pairwise(ordered)]
     edges = [0, *between, ordered[-1] ** 2 // between[-1]]

@@ -1,9 +1,10 @@
-"""What a measurement is worth: pure functions of samples.
+"""Decides from samples whether a candidate is faster than the default. All functions are pure.
 
-The rule. Each candidate is measured in turns with the default, and so is a twin of the default, which differs
-from it in nothing. A cell's noise is half the range that the ratio of the two took, at least `MARGIN`. A
-candidate wins a cell if it was faster in its whole interval and its median gain is above the noise; it loses
-a cell if its median loss is. It is kept if it wins a cell and loses none.
+Each candidate is measured in turns with the default. A twin of the default, which has the same values, is
+measured, too. The noise of a cell comes from the ratio between default and twin: it is half the interval of
+this ratio, relative to its median, or the distance of the median from 1, if that is larger. It is at least
+`MARGIN`. A candidate wins a cell if its whole interval is faster and its median gain is above the noise. It
+loses a cell if its median loss is above the noise. It is kept if it wins a cell and loses none.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch_ucc.bench.cases import Case, format_size
 from torch_ucc.bench.figures import Figure, Samples
 
 DEFAULT, TWIN = "default", "default again"
-"""As what they are in the samples."""
+"""Their names in the samples."""
 
 MARGIN = 0.03
-"""Less than so much is no difference, however sure."""
+"""A smaller relative difference never counts."""
 
 
 class Outcome(Enum):
@@ -31,7 +32,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Gain:
-    """In one cell: `ratio` is the default's time over the candidate's."""
+    """The result for one cell: `ratio` is the time with the default divided by that with the candidate."""
 
     case: Case
     ratio: Figure
@@ -50,7 +51,7 @@ class Gain:
 
 
 def gains(samples: Samples, ranks: int, candidate: str, cases: Iterable[Case]) -> list[Gain]:
-    """Of the cells in which candidate, default and twin were measured."""
+    """Return a gain for each cell in which candidate, default and twin were measured."""
     found = []
     for case in cases:
         ratio = samples.ratio(DEFAULT, candidate, ranks, case)
@@ -68,7 +69,10 @@ def is_kept(found: Sequence[Gain]) -> bool:
 def best(
     samples: Samples, ranks: int, candidates: Iterable[str], cases: Sequence[Case]
 ) -> tuple[str, list[Gain]] | None:
-    """Of the candidates that are kept for these cells, all measured, the one that gains most on average."""
+    """Return the candidate with the largest mean gain, and its gains; None if no candidate is kept.
+
+    Only candidates that were measured in all these cells count.
+    """
     kept = {
         candidate: found
         for candidate in candidates
@@ -78,12 +82,12 @@ def best(
 
 
 def mean_gain(found: Sequence[Gain]) -> float:
-    """Geometric."""
+    """Return the geometric mean; 1.0 for no gains."""
     return math.exp(sum(math.log(gain.ratio.median) for gain in found) / len(found)) if found else 1.0
 
 
 def hope(samples: Samples, ranks: int, candidate: str, cases: Iterable[Case]) -> float:
-    """What more turns may be worth, after a few: its gain where it was fastest; 0 if that is none at all."""
+    """Return the highest median gain of the candidate in any cell; 0 if it is not above `MARGIN`."""
     ratios = (samples.ratio(DEFAULT, candidate, ranks, case) for case in cases)
     highest = max((ratio.median for ratio in ratios if ratio is not None), default=0.0)
     return highest if highest > 1 + MARGIN else 0.0

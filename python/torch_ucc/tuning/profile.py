@@ -1,8 +1,8 @@
 """A profile: settings for one topology, as a TOML file that can be read and edited.
 
 What a user sets, in the environment or in files of UCX and UCC, has priority over a profile. A profile has
-priority over the defaults. UCC and UCX get it as variables that exist while they start (`applied`), since they
-read some of it from nowhere else.
+priority over the defaults. UCC and UCX get it as variables that exist only while they start (`applied`),
+because they read some options only from variables.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _TOPOLOGY = {
     "ucx": "UCX",
     "ucc": "UCC",
 }
-"""What decides which choices are good, and its name in words. A profile says all of it."""
+"""The facts that decide which choices are good, with their names in words. A profile has all of them."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """`topology`: what it was made for. `path` is only where it came from."""
+    """A profile. `topology` is what it was made for, and `path` the file that it came from."""
 
     path: str
     topology: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Profile:
 
     @property
     def name(self) -> str:
-        """As a source of settings."""
+        """The name of this profile as a source of settings."""
         return f"profile {self.path}"
 
     def section(self, name: str) -> Mapping[str, str]:
@@ -86,7 +86,7 @@ class Profile:
 
 
 def read(path: str) -> Profile:
-    """Raises ValueError that names the file and what is wrong in it."""
+    """Return the profile in a file. Raises ValueError that names the file and what is wrong in it."""
     try:
         return parse(Path(path).read_text(), path)
     except OSError as error:
@@ -96,7 +96,7 @@ def read(path: str) -> Profile:
 
 
 def parse(text: str, path: str = "") -> Profile:
-    """Raises ValueError. What [settings] may say is known to `config`, which checks it."""
+    """Return the profile in `text`. Raises ValueError. `config` checks the section [settings] later."""
     data = _toml(text)
     if data.pop("format", None) != FORMAT:
         raise ValueError(
@@ -133,7 +133,7 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raises ValueError with a suggestion."""
+    """Raise ValueError, with a suggestion, for the first name that is not known."""
     known = list(known)
     for name in names:
         if name not in known:
@@ -151,8 +151,9 @@ def _text(section: str, name: str, value: object) -> str:
 def variables(profile: Profile, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that pass the profile to UCC and UCX.
 
-    A name that the user has set, in the environment or in a file that UCX or UCC reads, is left out. Names for
-    UCX have the prefix `UCC_UCX_`, which UCC and torch-ucc read before `UCX_`, so no other user of UCX sees them.
+    A name that the user has set, in the environment or in a file that UCX or UCC reads, is left out. Names
+    for UCX have the prefix `UCC_UCX_`, which UCC and torch-ucc read before `UCX_`. Other users of UCX do not
+    read it.
     """
     from torch_ucc.topology.user import in_files
 
@@ -170,7 +171,7 @@ def variables(profile: Profile, environment: Mapping[str, str]) -> dict[str, str
 
 @contextlib.contextmanager
 def applied(names: Mapping[str, str]) -> Iterator[None]:
-    """While a library reads its configuration, the environment has these too."""
+    """Set these variables for the `with` block, in which a library reads its configuration."""
     os.environ.update(names)
     try:
         yield
@@ -180,7 +181,7 @@ def applied(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def topology_of(job: Job) -> dict[str, Any]:
-    """What a profile for this job says of it; of what differs between hosts, one value a host."""
+    """Return the topology that a profile for this job has. A fact that differs between hosts is a list."""
     from torch_ucc.topology.devices import link_layer
     from torch_ucc.topology.transports import why_no_cma
 
@@ -203,7 +204,7 @@ def _of_each(values: list[Any]) -> Any:
 
 
 def differences(made_for: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """In words, where the topology of a profile is not that of a job."""
+    """Return, in words, the differences between the topology of a profile and that of a job."""
     return [
         f"{words}: {made_for[name]} in the profile, {here[name]} in this job"
         for name, words in _TOPOLOGY.items()
@@ -212,7 +213,7 @@ def differences(made_for: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
 
 
 def refusal(profile: Profile, job: Job) -> str:
-    """Why the profile must not be applied to this job, or empty."""
+    """Return why the profile must not be applied to this job; empty if it fits."""
     differ = differences(profile.topology, topology_of(job))
     if not differ:
         return ""
@@ -223,7 +224,7 @@ def refusal(profile: Profile, job: Job) -> str:
 
 
 def as_toml(profile: Profile, head: Sequence[str], notes: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """The file. `notes`: by section and option, lines that say why."""
+    """Return the text of the file. `notes` has, by section and option, lines that say why."""
     lines = [*(f"# {line}".rstrip() for line in head), f"format = {FORMAT}", "", "[topology]"]
     lines += [f"{name} = {_literal(value)}" for name, value in profile.topology.items()]
     for section in SECTIONS:

@@ -1,4 +1,4 @@
-"""Conducts a tuning: one family after the other, each upon what those before it chose; then all together."""
+"""Runs a tuning: one family after the other, each on top of the earlier choices; then all together."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from torch_ucc.tuning.decisions import (
 from torch_ucc.tuning.profile import Values
 
 TURNS, FEWEST_TURNS = 8, 5
-"""A family is given this many turns, and decided upon if time allows at least the fewer."""
+"""The turns that a family gets, and the fewest turns after which it can be decided."""
 
 SCREENING = 2
-"""After so many turns a candidate without hope is measured no more; nor are those with the least, if there is
-no time for all."""
+"""After so many turns, candidates without `hope` are dropped. If there is no time for all others, those with
+the least hope are dropped, too."""
 
 FOR_PROOF = 0.3
 """The share of the budget that is kept for measuring all choices together."""
@@ -36,14 +36,14 @@ FOR_PROOF = 0.3
 TUNED = "tuned"
 
 Measure = Callable[[Values, Sequence[Case]], dict[Case, float]]
-"""Seconds of each case where a profile of these values is applied. Raises MeasureError."""
+"""Returns the seconds that each case takes with a profile of these values. Raises MeasureError."""
 
 Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Made for one group of a family: `values` go into the profile for these gains."""
+    """A choice for one group of a family: `values` go into the profile because of these gains."""
 
     family: str
     variant: str
@@ -56,8 +56,11 @@ class Choice:
 
 @dataclass
 class Tuning:
-    """What came out. `proof`: of all choices together, in every cell that was measured; none, if there was
-    no time or nothing to prove. `remarks`: what was not measured or not kept, and why."""
+    """The result of a tuning.
+
+    `proof` has the gains of all choices together, in every cell that was measured. It is empty if there was
+    no time, or no choice. `remarks` say what was not measured or not kept, and why.
+    """
 
     choices: list[Choice] = field(default_factory=list)
     proof: list[Gain] = field(default_factory=list)
@@ -69,12 +72,15 @@ class Tuning:
 
 
 class OutOfTimeError(Exception):
-    """Before there were enough turns."""
+    """The time ended before there were enough turns to decide."""
 
 
 class Tuner:
-    """`budget` in seconds: nothing is begun that would not end in it if a measurement takes as long as in the
-    last turn, be it a turn or a family of which not even one candidate could be decided upon."""
+    """Runs a tuning within `budget` seconds.
+
+    It assumes that a measurement takes as long as in the last turn. It begins a turn or a family only if the
+    time is then enough to decide about at least one candidate.
+    """
 
     def __init__(
         self,
@@ -90,18 +96,20 @@ class Tuner:
         self._pace = 0.0  # seconds of a measurement, in the last turn
 
     def tune(self, families: Sequence[Family], environment: Mapping[str, str]) -> Tuning:
-        """`environment`: what it sets is the user's, and not tuned."""
+        """Return the result. What `environment` sets is not tuned, because the user has chosen it."""
         tuning = Tuning()
         cases: dict[Case, None] = {}
         for family in families:
             if not family.is_open(environment):
-                tuning.remarks.append(f"set in the environment, and so not tuned: {family.name}")
+                tuning.remarks.append(
+                    f'"{family.name}" was not tuned, because the user sets at least one of its variables'
+                )
                 continue
             try:
                 tuning.choices += self._choose(family, tuning)
                 cases.update(dict.fromkeys(family.cases()))
             except OutOfTimeError:
-                tuning.remarks.append(f"no time for: {family.name}")
+                tuning.remarks.append(f'there was no time to tune "{family.name}"')
         self._prove(tuning, list(cases))
         return tuning
 
@@ -132,15 +140,20 @@ class Tuner:
                 samples = self._turns("all choices together", wanted, self._end, tuning)
             except OutOfTimeError:
                 if not tuning.proof or losses(tuning.proof):
-                    tuning.remarks.append("no time to measure all choices together, so none is kept")
+                    tuning.remarks.append(
+                        "there was no time to measure all choices together, so the profile keeps none of them"
+                    )
                     tuning.choices = []
                 else:
-                    tuning.remarks.append("no time to measure once more without what was dropped")
+                    tuning.remarks.append("there was no time to measure the remaining choices again")
                 return
             tuning.proof = gains(samples, self._ranks, TUNED, cases) if TUNED in wanted else []
             kept, dropped = upheld(tuning.choices, tuning.proof)
             for choice in dropped:
-                tuning.remarks.append(f"not upheld among the others: {choice.variant} ({choice.family})")
+                tuning.remarks.append(
+                    f"the choice {choice.variant} ({choice.family}) was dropped, because it did not gain "
+                    "enough when all choices were measured together"
+                )
             if not dropped:
                 return
             tuning.choices = kept
@@ -171,7 +184,8 @@ class Tuner:
                     if name in (DEFAULT, TWIN):
                         raise
                     del wanted[name]
-                    tuning.remarks.append(f"{name} ({what}) failed: {str(error).splitlines()[0]}")
+                    why = str(error).splitlines()[0]
+                    tuning.remarks.append(f"the measurement of {name} ({what}) failed: {why}")
                     continue
                 samples += [Sample(name, self._ranks, case, turn, each) for case, each in seconds.items()]
             self._pace = (self._clock() - began) / count
@@ -185,7 +199,7 @@ class Tuner:
                 for name in hopes.keys() - screened(hopes, most):
                     del wanted[name]
                 if sum(map(bool, hopes.values())) > most:
-                    tuning.remarks.append(f"no time for all of: {what}")
+                    tuning.remarks.append(f'there was no time to measure all candidates of "{what}"')
             if wanted.keys() <= {DEFAULT, TWIN}:
                 break
         return Samples(samples)
@@ -198,15 +212,19 @@ class Tuner:
 
 
 def needed(turn: int, wanted: int) -> int:
-    """How many measurements it takes at least to decide, or to go on, after so many turns of so many: before
-    the screening as if it left one candidate, the default and its twin."""
+    """Return how many more measurements are needed at least to decide, after `turn` turns.
+
+    `wanted` is the number of candidates, with the default and its twin. Before the screening, the function
+    assumes that the screening leaves one candidate, the default and its twin. After enough turns to decide,
+    the result is that of one more turn.
+    """
     if turn < SCREENING:
         return (SCREENING - turn) * wanted + (FEWEST_TURNS - SCREENING) * min(wanted, 3)
     return max(1, FEWEST_TURNS - turn) * wanted
 
 
 def screened(hopes: Mapping[str, float], most: int) -> set[str]:
-    """Those with hope, and of them at most so many."""
+    """Return the names of the candidates with the highest hope above 0, at most `most`."""
     return set(sorted(filter(hopes.get, hopes), key=hopes.__getitem__, reverse=True)[:most])
 
 
@@ -215,8 +233,11 @@ def losses(proof: Sequence[Gain]) -> set[Case]:
 
 
 def upheld(choices: Sequence[Choice], proof: Sequence[Gain]) -> tuple[list[Choice], list[Choice]]:
-    """Those to keep, and those to drop: whose cells lose when all are measured together, or none of whose
-    cells wins again. For a cell that loses and that nobody decided about, who gained least is dropped."""
+    """Return the choices to keep and the choices to drop, after all were measured together.
+
+    A choice is dropped if one of its cells loses, or if none of its cells wins again. If only cells lose that
+    belong to no choice, the choice with the least mean gain is dropped.
+    """
     lost = losses(proof)
     won = {gain.case for gain in proof if gain.outcome is Outcome.WON}
     keep, drop = list[Choice](), list[Choice]()

@@ -1,8 +1,8 @@
-"""Turns of a tuning on all ranks of a job: rank 0 says what is measured, each rank starts a process for it.
+"""Measures on all ranks of a job: rank 0 says what to measure, and each rank starts a process that measures.
 
-UCX, UCC and we read what a profile says when they start, so each turn has processes of its own. They are
-forked from a server that has imported torch, and run the bench's measurement. Orders, outcomes and what these
-processes tell each other go over the job's store.
+UCX, UCC and torch_ucc read a profile only when they start, so each measurement has processes of its own. They
+are forked from a server that has imported torch, and run the measurement of the bench. Orders and outcomes go
+through the store of the job, through which the processes also meet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEYS = "torch_ucc.tuning"
 
 
 class Turns:
-    """Of one rank. `topology`: what the profiles that are tried say they are for."""
+    """The part of one rank in the measurements. `topology` is written to the profiles that are tried."""
 
     def __init__(self, store: Store, rank: int, size: int, topology: dict[str, Any], crowded: bool) -> None:
         self._store = PrefixStore(_KEYS, store)
@@ -51,7 +51,10 @@ class Turns:
             os.sched_setaffinity(0, self._cores)
 
     def measure(self, values: Values, cases: Sequence[Case]) -> dict[Case, float]:
-        """Rank 0 alone calls it: a turn on all ranks. Raises MeasureError."""
+        """Measure on all ranks and return the seconds of each case. Only rank 0 calls it.
+
+        Raises MeasureError.
+        """
         order = {"values": values, "cases": [str(case) for case in cases]}
         self._store.set(f"order/{self._number}", json.dumps(order))
         rows = self._take_part(order)
@@ -63,11 +66,11 @@ class Turns:
         return {Case(row["op"], row["bytes"]): row["seconds"] for row in rows}
 
     def end(self) -> None:
-        """Rank 0 alone calls it: the others may go."""
+        """Let `follow` return on the other ranks. Only rank 0 calls it."""
         self._store.set(f"order/{self._number}", json.dumps(None))
 
     def follow(self) -> None:
-        """The other ranks: do as rank 0 says, until it calls `end`."""
+        """Measure what rank 0 says, until it calls `end`. All other ranks call it."""
         while (order := json.loads(self._store.get(f"order/{self._number}"))) is not None:
             self._take_part(order)
             self._number += 1
@@ -109,7 +112,7 @@ class Turns:
 def measure_here(
     keys: str, cases: Sequence[str], batch_seconds: float, cores: set[int]
 ) -> list[dict[str, Any]]:
-    """In a process of a turn."""
+    """Measure in the process that a rank started, and return the rows of the bench."""
     os.sched_setaffinity(0, cores)
     library = TorchLibrary("ucc", prefix=keys)
     rows = worker.measure_all(library, cases, CASE_SECONDS, batch_seconds)

@@ -1,4 +1,4 @@
-"""What a recorded job does: what is worth tuning for it, and what it would gain."""
+"""Reads from a recorded job which operations are worth tuning, and estimates what the job would gain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_PARTS = ("all_gather_into_tensor", "all_to_all_single", "reduce_scatter_tens
 
 @dataclass(frozen=True)
 class Workload:
-    """Nanoseconds in operations, by operation and size, and of the whole record: means over the ranks."""
+    """The nanoseconds of each operation and size, and of the whole recording: means over the ranks."""
 
     spent: dict[Case, float]
     span_ns: float
@@ -45,11 +45,14 @@ class Workload:
         return sum(self.spent.values())
 
     def has(self, case: Case) -> bool:
-        """Whether it has operations for which the case stands."""
+        """Return whether the job has operations for which the case stands (see NEAR)."""
         return any(_distance(case, own) <= math.log(NEAR) for own in self.spent)
 
     def saved_ns(self, gains: Iterable[Gain]) -> float:
-        """What it would gain if each operation became as much faster as the case next to it."""
+        """Return the nanoseconds saved if each operation gains as much as the nearest measured case.
+
+        Negative if it becomes slower. An operation without a case that stands for it does not change.
+        """
         measured = {gain.case: gain.ratio.median for gain in gains}
         saved = 0.0
         for own, spent in self.spent.items():
@@ -66,7 +69,7 @@ def _distance(case: Case, own: Case) -> float:
 
 
 def of(dumps: Sequence[Dump]) -> Workload:
-    """Raises ValueError if they hold no operation that has ended."""
+    """Return the workload of these dumps. Raises ValueError if they have no operation that completed."""
     spent: dict[Case, float] = defaultdict(float)
     span = 0.0
     for dump in dumps:
@@ -78,7 +81,7 @@ def of(dumps: Sequence[Dump]) -> Workload:
             first = min(each.issued_ns for each in ended)
             span += (max(each.ended_ns for each in ended) - first) / len(dumps)
     if not spent:
-        raise ValueError("the recorded job has no operations")
+        raise ValueError("the recorded job has no operations that completed")
     return Workload(dict(spent), span)
 
 
@@ -93,7 +96,7 @@ def _case(record: Record, dump: Dump) -> Case:
 
 
 def narrowed(families: Iterable[Family], workload: Workload) -> list[Family]:
-    """Only what could make a difference to it."""
+    """Return the families with only the cells that stand for operations of the job."""
     found = []
     for family in families:
         groups = {
@@ -113,10 +116,11 @@ def forecast(workload: Workload, gains: Sequence[Gain]) -> str:
     saved = workload.saved_ns(gains)
     share = saved / workload.spent_ns if workload.spent_ns else 0.0
     told = (
-        f"The recorded job spends {duration(workload.spent_ns)} of {duration(workload.span_ns)} in "
-        "operations, on average of its ranks; this includes waiting for ranks that are late. "
+        f"On average, a rank of the recorded job spends {duration(workload.spent_ns)} of "
+        f"{duration(workload.span_ns)} in operations. This includes the time that it waits for late ranks. "
     )
     if abs(share) < 0.005:
-        return told + "The profile would not change that."
-    word = "less" if saved > 0 else "more"
-    return told + f"With the profile it would be about {duration(abs(saved))} {word}, {abs(share):.0%}."
+        return told + "The profile would not change this time."
+    word = "shorter" if saved > 0 else "longer"
+    difference = f"about {duration(abs(saved))} ({abs(share):.0%}) {word}"
+    return told + f"With the profile, this time would be {difference}."

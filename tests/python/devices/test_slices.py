@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from calls import refusal
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_ucc._torch import reduce_scatter_single
+from torch_ucc._torch import all_gather_single, reduce_scatter_single
 from torch_ucc.testing import run_ranks
 
 pytestmark = [
@@ -144,7 +144,30 @@ def gathered() -> Call:
     )
 
 
-CALLS = (all_reduced, reduced_to_a_root, scattered, scattered_in_place, scattered_from_a_list, gathered)
+def gathered_into_a_tensor() -> Call:
+    numel = 2 * PART
+    mine = on_device(values(numel, dist.get_rank()))
+    output = on_device(torch.zeros(numel * dist.get_world_size()))
+    right = torch.cat([values(numel, rank) for rank in range(dist.get_world_size())])
+    return Call(lambda: all_gather_single(output, mine, async_op=True), 1, [output], [right])
+
+
+def broadcast_from_a_root() -> Call:
+    tensor = on_device(values(PART, dist.get_rank()))
+    inputs = 1 if dist.get_rank() == 0 else 0
+    return Call(lambda: dist.broadcast(tensor, 0, async_op=True), inputs, [tensor], [values(PART, 0)])
+
+
+CALLS = (
+    all_reduced,
+    reduced_to_a_root,
+    scattered,
+    scattered_in_place,
+    scattered_from_a_list,
+    gathered,
+    gathered_into_a_tensor,
+    broadcast_from_a_root,
+)
 
 
 def the_first_slice_is_back_before_the_others_arrive(build: Callable[[], Call]) -> None:

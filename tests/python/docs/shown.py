@@ -62,7 +62,7 @@ dist.destroy_process_group()
 # Lines that a command may print or not, by the machine and its load. They have other tests.
 MAY_VARY = re.compile(
     r"Other processes used|\?: the spread|"  # ci/bench
-    r"No time for|Nothing that was measured|All choices together|  \w+ .* noise |"  # torch-ucc tune
+    r"There was no time|No measured setting|All choices were measured|  \w+ .* noise |"  # torch-ucc tune
     r"rank \d+ +\d+ of "  # torch-ucc trace show: one line for each rank that came last
 )
 _NUMBER = re.compile(r"(?<![A-Za-z_])\d[\d.,]*( ?([kKMG]i?B(/s)?|B|ns|us|µs|ms|s|x|%)\b)?")

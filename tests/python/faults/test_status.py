@@ -122,10 +122,10 @@ def test_a_job_that_runs_well() -> None:
 def test_a_rank_in_an_endless_loop() -> None:
     with job("loop") as ranks:
         pid = str(ranks[0].pid)
-        data = until(blames(1, "Ranks 0,2 have waited for it"), pid)
+        data = until(blames(1, "Ranks 0,2 have waited for rank 1"), pid)
         text = data["findings"][0]["text"]
         assert "outside of torch-ucc" in text
-        assert "Ranks 0,2 have waited for it" in text
+        assert "Ranks 0,2 have waited for rank 1" in text
         assert "all_reduce(float32[1000] SUM)" in text
         shown = status(pid, "--rank", "1").stdout
         assert 'File "<string>", line 11 in <module>' in shown, shown
@@ -197,7 +197,7 @@ def test_a_rank_in_the_wrong_operation(host_path: str) -> None:
 def test_a_slow_rank() -> None:
     with job("slow") as ranks:
         text = until(blames(2, "is slow"), str(ranks[0].pid))["findings"][0]["text"]
-        assert text.startswith("Rank 2 is slow: it came last")
+        assert text.startswith("Rank 2 is slow: it was the last to call ")
 
 
 def test_a_job_that_is_not_there() -> None:

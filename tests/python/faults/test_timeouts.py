@@ -116,11 +116,13 @@ def gets_more(op: str, more: int, less: int) -> tuple[str, str]:
     return "", ""
 
 
+@pytest.mark.parametrize("host_path", [True, False], ids=["memory", "ucc"])
 @pytest.mark.parametrize("op", MORE)
 @pytest.mark.parametrize("more", [100, 5000])
-def test_a_rank_that_gets_more_than_it_has_room_for(op: str, more: int) -> None:
+def test_a_rank_that_gets_more_than_it_has_room_for(op: str, more: int, host_path: bool) -> None:
     """UCC reports success there, and the truth in its log only."""
-    _, (kind, text) = run_ranks(gets_more, 2, op, more, 50, group_timeout=60.0, env=SOON)
+    env = SOON | {"TORCH_UCC_HOST_PATH": str(int(host_path))}
+    _, (kind, text) = run_ranks(gets_more, 2, op, more, 50, group_timeout=60.0, env=env)
     assert kind == "DistBackendError" and f"{op} seq 1 of group" in text, (kind, text)
 
 

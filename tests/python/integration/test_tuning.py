@@ -77,7 +77,7 @@ def test_a_profile_of_another_topology_is_refused(tmp_path: Path) -> None:
         run_ranks(use_and_describe, 2, env=environment, timeout=300.0)
     assert raised.value.errors.keys() == {0, 1}, raised.value
     for error in raised.value.errors.values():
-        assert "was made for another topology (ranks per host: 3, and here 2)" in error
+        assert "was made for another topology (ranks per host: 3 in the profile, 2 in this job)" in error
 
 
 def test_ranks_with_different_profiles_are_refused(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_tuning_writes_a_profile_that_fits_its_job(tmp_path: Path) -> None:
     output = tmp_path / "tuned.toml"
     run = tune(output, "--budget", "20s")
     assert run.returncode == 0, run.stderr
-    assert f"Written to {output}." in run.stdout
+    assert f"The profile was written to {output}." in run.stdout
     written = read(str(output))
     assert refusal(written, uniform([machine(None)], 2)) == ""
     environment = {"TORCH_UCC_PROFILE": str(output)}

@@ -146,9 +146,9 @@ def all_but(ranks: list[Rank], *others: int) -> list[Rank]:
 
 
 @fault(
-    "different operations at seq 4: rank 3 is at seq 4 all_gather(float32[4])",
+    "different operations at seq 4: rank 3 called seq 4 all_gather(float32[4])",
     f"(called from {PROGRAM}:43 step)",
-    "ranks 0, 1, 2 are at seq 4 all_reduce(float32[4] SUM)",
+    "ranks 0, 1, 2 called seq 4 all_reduce(float32[4] SUM)",
 )
 def wrong_op() -> list[Rank]:
     ranks = job(4)
@@ -158,7 +158,7 @@ def wrong_op() -> list[Rank]:
     return ranks
 
 
-@fault("different sizes at seq 4: rank 1 is at seq 4 all_reduce(float32[5] SUM)")
+@fault("different sizes at seq 4: rank 1 called seq 4 all_reduce(float32[5] SUM)")
 def wrong_size() -> list[Rank]:
     ranks = job(3)
     for rank in ranks:
@@ -166,7 +166,7 @@ def wrong_size() -> list[Rank]:
     return ranks
 
 
-@fault("different dtypes at seq 4: rank 0 is at seq 4 broadcast(float64[4], root 0)")
+@fault("different dtypes at seq 4: rank 0 called seq 4 broadcast(float64[4], root 0)")
 def wrong_dtype_that_went_through() -> list[Rank]:
     ranks = job(3)
     for rank in ranks:
@@ -174,7 +174,7 @@ def wrong_dtype_that_went_through() -> list[Rank]:
     return ranks
 
 
-@fault("different roots at seq 4", "rank 2 is at seq 4 broadcast(float32[4], root 1)")
+@fault("different roots at seq 4", "rank 2 called seq 4 broadcast(float32[4], root 1)")
 def wrong_root() -> list[Rank]:
     ranks = job(4)
     for rank in ranks:
@@ -191,8 +191,8 @@ def wrong_reduce_op() -> list[Rank]:
 
 
 @fault(
-    "ranks 0, 1, 3 are at seq 4 all_reduce",
-    "Rank 2 never arrived: it was last seen when it ended seq 3 all_reduce",
+    "ranks 0, 1, 3 called seq 4 all_reduce",
+    "Rank 2 did not call this operation: the last operation of rank 2, seq 3 all_reduce",
 )
 def missing_rank() -> list[Rank]:
     ranks = job(4)
@@ -201,14 +201,18 @@ def missing_rank() -> list[Rank]:
     return ranks
 
 
-@fault("Rank 1 never arrived: it has made no call at all")
+@fault("Rank 1 did not call this operation: rank 1 has called no operation at all")
 def rank_that_never_called() -> list[Rank]:
     ranks = [Rank(rank, {WORLD: (0, 1)}) for rank in range(2)]
     ranks[0].times_out("barrier", elements=0, dtype="")
     return ranks
 
 
-@fault("ranks 0, 1 are at seq 4 all_reduce", "Rank 2 left no dump", "was told: rank 2 (pid 9) is gone")
+@fault(
+    "ranks 0, 1 called seq 4 all_reduce",
+    "Rank 2 wrote no dump",
+    "Rank 0 reported this error: rank 2 (pid 9) is gone",
+)
 def dead_rank() -> list[Rank]:
     ranks = job(3)
     for rank in ranks[:2]:
@@ -217,7 +221,7 @@ def dead_rank() -> list[Rank]:
     return ranks[:2]
 
 
-@fault("Ranks 2, 3 left no dumps: they died")
+@fault("Ranks 2, 3 wrote no dumps: they died")
 def dead_host() -> list[Rank]:
     ranks = job(4)[:2]
     for rank in ranks:
@@ -253,7 +257,7 @@ def circle_of_three_groups() -> list[Rank]:
     return ranks
 
 
-@fault("different operations at seq 4", "One rank makes these two calls in the other order.")
+@fault("different operations at seq 4", "The ranks make this call and the next one in different orders.")
 def swapped_order_of_two_calls() -> list[Rank]:
     ranks = job(2)
     ranks[0].stuck("broadcast", root=0).stuck("all_reduce")
@@ -262,8 +266,8 @@ def swapped_order_of_two_calls() -> list[Rank]:
 
 
 @fault(
-    "Rank 1 came too late to seq 4 all_reduce(float32[4] SUM)",
-    "5.00 s after rank 0, whose timeout had passed",
+    "Rank 1 was too late for seq 4 all_reduce(float32[4] SUM)",
+    "5.00 s after rank 0, when the timeout of rank 0 had already passed",
 )
 def straggler() -> list[Rank]:
     ranks = job(2)
@@ -272,7 +276,10 @@ def straggler() -> list[Rank]:
     return ranks
 
 
-@fault("Rank 3 never arrived: it is in seq 1 barrier() (called", "of group 'part', which has not ended")
+@fault(
+    "Rank 3 did not call this operation: rank 3 is in seq 1 barrier() (called",
+    "of group 'part', which has not ended",
+)
 def one_is_stuck_in_another_group() -> list[Rank]:
     ranks = job(4)
     for rank in ranks[2:]:
@@ -284,7 +291,7 @@ def one_is_stuck_in_another_group() -> list[Rank]:
     return ranks
 
 
-@fault("Rank 1 never arrived", "rank 0 is at seq 4 all_reduce")
+@fault("Rank 1 did not call this operation", "rank 0 called seq 4 all_reduce")
 def one_step_too_many() -> list[Rank]:
     ranks = job(2)
     ranks[0].stuck("all_reduce")
@@ -292,7 +299,8 @@ def one_step_too_many() -> list[Rank]:
 
 
 @fault(
-    "Rank 1 waits in seq 1 recv(float32[4], peer 0, tag 7)", "for rank 0, which has not called send for it"
+    "Rank 1 waits in seq 1 recv(float32[4], peer 0, tag 7)",
+    "for rank 0, but rank 0 has not called send for rank 1",
 )
 def receive_that_nobody_sends() -> list[Rank]:
     ranks = job(2)
@@ -300,7 +308,7 @@ def receive_that_nobody_sends() -> list[Rank]:
     return ranks
 
 
-@fault("for rank 0, which made seq 1 send(float32[4], peer 1, tag 8)", "with another tag")
+@fault("for rank 0, but rank 0 used another tag: seq 1 send(float32[4], peer 1, tag 8)")
 def message_with_another_tag() -> list[Rank]:
     ranks = job(2)
     ranks[0].call("send", peer=1, tag=8)
@@ -308,7 +316,7 @@ def message_with_another_tag() -> list[Rank]:
     return ranks
 
 
-@fault("Rank 0 waits in seq 1 send(float32[400], peer 1, tag 0)", "has not called recv for it")
+@fault("Rank 0 waits in seq 1 send(float32[400], peer 1, tag 0)", "rank 1 has not called recv for rank 0")
 def send_that_nobody_receives() -> list[Rank]:
     ranks = job(2)
     ranks[0].stuck("send", peer=1, elements=400)
@@ -317,7 +325,8 @@ def send_that_nobody_receives() -> list[Rank]:
 
 @fault(
     "Rank 0 waits in seq 1 recv(float32[4], peer 1, tag 0)",
-    "for rank 1, which has not called send for it and is itself in seq 1 recv(float32[4], peer 0, tag 0)",
+    "for rank 1, but rank 1 has not called send for rank 0",
+    "and is itself in seq 1 recv(float32[4], peer 0, tag 0)",
 )
 def receives_that_cross() -> list[Rank]:
     ranks = job(2)
@@ -326,21 +335,21 @@ def receives_that_cross() -> list[Rank]:
     return ranks
 
 
-@fault("no rank sent it anything with this tag")
+@fault("no rank sent a message with this tag to rank 0")
 def receive_from_anybody_that_nobody_sends() -> list[Rank]:
     ranks = job(2)
     ranks[0].times_out("recv_any_source", tag=3)
     return ranks
 
 
-@fault("for rank 1, which left no dump")
+@fault("for rank 1, which wrote no dump")
 def message_from_a_dead_rank() -> list[Rank]:
     ranks = job(2)[:1]
     ranks[0].stuck("recv", peer=1)
     return ranks
 
 
-@fault("All ranks that left a dump made seq 4 all_reduce", "the network between them is stuck or slow")
+@fault("All ranks that wrote a dump called seq 4 all_reduce", "network between these ranks is stuck or slow")
 def stuck_network() -> list[Rank]:
     ranks = job(3)
     for rank in ranks:
@@ -348,7 +357,7 @@ def stuck_network() -> list[Rank]:
     return ranks
 
 
-@fault("Rank 0 failed in seq 4 all_reduce", "transport", "was told: a cable was cut")
+@fault("Rank 0 failed in seq 4 all_reduce", "transport", "reported this error: a cable was cut")
 def error_of_the_transport() -> list[Rank]:
     ranks = job(2)
     for rank in ranks:
@@ -357,7 +366,7 @@ def error_of_the_transport() -> list[Rank]:
     return ranks
 
 
-@fault("All ranks are in the same calls", "had not ended on rank 0")
+@fault("All ranks made the same calls", "had not ended on rank 0")
 def dumped_while_it_goes_on() -> list[Rank]:
     ranks = job(2)
     for rank in ranks:

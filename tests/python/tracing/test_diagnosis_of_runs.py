@@ -140,19 +140,19 @@ FAULTS = {
     "wrong_size": (wrong_size, ["different sizes at seq 1", "float32[70000]"]),
     "wrong_dtype": (wrong_dtype, ["different dtypes at seq 1", "int64[4]"]),
     "wrong_root": (wrong_root, ["different roots at seq 1", "root 1"]),
-    "missing": (missing, ["Rank 1 never arrived: it was last seen when it ended seq 1", "timed out"]),
+    "missing": (missing, ["Rank 1 did not call", "the last operation of rank 1, seq 1", "timed out"]),
     "swapped_groups": (swapped_groups, ["wait for each other in a circle"]),
     "wrong_reduce_op": (wrong_reduce_op, ["different reduce ops at seq 1", "float32[4] MAX"]),
     "wrong_root_of_a_broadcast": (wrong_root_of_a_broadcast, ["different roots", "root 0", "root 1"]),
-    "swapped_calls": (swapped_calls, ["different operations at seq 2", "makes these two calls in the other"]),
-    "never_called": (never_called, ["rank 0 is at seq 1 barrier()", "Rank 1 never arrived: it has made no"]),
-    "straggler": (straggler, ["Rank 1 came too late to seq 1 all_reduce", "whose timeout had passed"]),
-    "stuck_in_another_group": (stuck_in_another_group, ["Rank 1 never arrived", "recv(float32[4], peer 0"]),
-    "received_by_nobody": (received_by_nobody, ["Rank 0 waits in seq 1 send(", "has not called recv for it"]),
-    "sent_by_nobody": (sent_by_nobody, ["Rank 1 waits in seq 1 recv(", "has not called send for it"]),
-    "another_tag": (another_tag, ["Rank 1 waits in seq 1 recv(", "tag 7", "tag 8", "with another tag"]),
+    "swapped_calls": (swapped_calls, ["different operations at seq 2", "call and the next one in different"]),
+    "never_called": (never_called, ["rank 0 called seq 1 barrier()", "rank 1 has called no operation"]),
+    "straggler": (straggler, ["Rank 1 was too late for seq 1 all_reduce", "had already passed"]),
+    "stuck_in_another_group": (stuck_in_another_group, ["Rank 1 did not call", "recv(float32[4], peer 0"]),
+    "received_by_nobody": (received_by_nobody, ["Rank 0 waits in seq 1 send(", "has not called recv for"]),
+    "sent_by_nobody": (sent_by_nobody, ["Rank 1 waits in seq 1 recv(", "has not called send for rank 1"]),
+    "another_tag": (another_tag, ["Rank 1 waits in seq 1 recv(", "tag 7", "tag 8", "used another tag"]),
     "sent_by_nobody_at_all": (sent_by_nobody_at_all, ["Rank 0 waits in seq 1 recv_any_source(", "no rank"]),
-    "crossed_receives": (crossed_receives, ["has not called send for it and is itself in seq 1 recv("]),
+    "crossed_receives": (crossed_receives, ["has not called send for rank 0 and is itself in seq 1 recv("]),
     "another_size": (another_size, ["Rank 1 failed in seq 1 recv(float32[5], peer 0", "invalid"]),
     "uneven_reduce_scatter": (uneven_reduce_scatter, ["different sizes at seq 1", "float32[5] SUM"]),
 }  # fmt: skip
@@ -190,7 +190,8 @@ def test_a_dead_rank_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     assert main(["diagnose", str(tmp_path)]) == 1
     told = capsys.readouterr().out
-    assert "Rank 2 left no dump: it died" in told and "was told: " in told and told.count("\n") == 1
+    assert "Rank 2 wrote no dump: it died" in told and "reported this error: " in told
+    assert told.count("\n") == 1
 
 
 def run_healthy(folder: Path) -> None:
@@ -214,4 +215,4 @@ def test_a_folder_without_dumps_is_an_error(tmp_path: Path, capsys: pytest.Captu
     assert "holds no dumps" in capsys.readouterr().err
     (tmp_path / "rank0.json").write_text("{}")
     assert main(["diagnose", str(tmp_path)]) == 2
-    assert "rank0.json cannot be read: not a dump" in capsys.readouterr().err
+    assert "rank0.json cannot be read: the file is not a dump" in capsys.readouterr().err

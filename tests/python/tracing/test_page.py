@@ -63,7 +63,8 @@ return {
 
 TIP = re.compile(
     r"\w+\((?:\w+\[\d+\].*)?\) seq \d+ of group \S+, rank \d+\n"
-    r"[\d.]+ (?:us|ms|s)(?:, .* of it until rank \d came)?; [\d.]+ [KMG]?B, memory, completed\nby .*"
+    r"[\d.]+ (?:us|ms|s)(?:, .* of this time until rank \d called the operation)?"
+    r"; [\d.]+ [KMG]?B, memory, completed\nby .*"
 )
 
 

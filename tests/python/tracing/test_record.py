@@ -93,7 +93,7 @@ def test_a_file_that_was_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
     assert 0 < len(history.read(file).records) < whole
     file.write_bytes(b"something else, which is no history at all")
-    with pytest.raises(ValueError, match="it is no history"):
+    with pytest.raises(ValueError, match="the file is not a history"):
         history.read(file)
 
 

@@ -77,7 +77,7 @@ def test_a_replay_calls_what_was_recorded(tmp_path: Path) -> None:
     told = run_ranks(replayed, 3, tmp_path / "first")
     for rank, (uses, report) in enumerate(told):
         assert sorted((op, size) for op, size, count in uses for _ in range(count)) == called(recorded[rank])
-        assert "replayed in" in report
+        assert "in the replay" in report
     assert {op for op, _, _ in told[0][0]} >= {
         "all_reduce",
         "all_to_all_single",
@@ -105,7 +105,7 @@ def test_a_replay_needs_as_many_ranks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch_ucc", "replay", str(tmp_path)]
     told = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert told.returncode == 2
-    assert "was recorded with 2 ranks; start as many, not 1" in told.stderr
+    assert "was recorded with 2 ranks, but this replay has 1. Start it with 2 ranks." in told.stderr
 
 
 def test_two_runs_are_compared(tmp_path: Path) -> None:
@@ -125,6 +125,8 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
         "first",
         "second",
         "ratio",
+        "change",
+        "in",
         "total",
     ]
     assert "Only in" not in text

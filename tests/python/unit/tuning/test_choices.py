@@ -75,7 +75,7 @@ def test_rules_for_algorithms_add_up_and_other_values_replace() -> None:
     [
         ("TORCH_UCC_SEGMENT_BYTES", "pieces of a large all_reduce"),
         ("UCX_TLS", "transports on a host"),
-        ("UCC_UCX_RNDV_THRESH", "size from which a receiver fetches"),
+        ("UCC_UCX_RNDV_THRESH", "size from which a receiver fetches a message"),
         ("UCC_TL_UCP_TUNE", "algorithms by operation and size"),
         ("UCC_TUNE", "algorithms by operation and size"),
     ],

@@ -89,6 +89,6 @@ def test_the_gain_is_that_of_the_case_next_to_each_operation() -> None:
     assert JOB.saved_ns(gains) == pytest.approx(25 * MS)
     told = workload.forecast(JOB, gains)
     assert "spends 52.00 ms of 202.00 ms" in told
-    assert told.endswith("With the profile it would be about 25.00 ms less, 48%.")
-    assert workload.forecast(JOB, []).endswith("The profile would not change that.")
-    assert "more" in workload.forecast(JOB, [gain("all_reduce", 1 << 20, 0.5)])
+    assert told.endswith("With the profile, this time would be about 25.00 ms (48%) shorter.")
+    assert workload.forecast(JOB, []).endswith("The profile would not change this time.")
+    assert "longer" in workload.forecast(JOB, [gain("all_reduce", 1 << 20, 0.5)])
