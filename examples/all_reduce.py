@@ -1,4 +1,4 @@
-"""The smallest program: torchrun --standalone --nproc-per-node=2 examples/all_reduce.py"""
+"""The shortest program: torchrun --standalone --nproc-per-node=2 examples/all_reduce.py"""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Distributed checkpoint: saved by so many ranks, loaded by another number of them.
+"""Distributed checkpoint: two ranks save it, and three ranks load it and go on with the training.
 
 torchrun --standalone --nproc-per-node=2 examples/checkpoint_reshard.py save checkpoint
 torchrun --standalone --nproc-per-node=3 examples/checkpoint_reshard.py load checkpoint

@@ -1,9 +1,10 @@
-"""DistributedDataParallel that goes on from its last checkpoint when started again, by you or by torchrun:
+"""Trains with DistributedDataParallel. If it is started again, it goes on from its last checkpoint:
 
     torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/ddp_checkpoint.py --checkpoint run.pt
 
-`--die-at 5` kills a rank before that step of the first attempt: the others get an error, torchrun starts all
-anew, and the training ends with the weights that it would have had anyway.
+You or torchrun can start it again. `--die-at 5` kills the last rank before step 5 of the first attempt. The
+other ranks then get an error, and torchrun starts all ranks again. The training ends with the weights of a
+training in which no rank died.
 """
 
 from __future__ import annotations

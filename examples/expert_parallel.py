@@ -1,4 +1,4 @@
-"""Expert parallel: each rank has experts of its own, and tokens travel to theirs by uneven all_to_all_single.
+"""Expert parallel: each rank has its own experts. An uneven all_to_all_single sends each token to its expert.
 
 torchrun --standalone --nproc-per-node=2 examples/expert_parallel.py
 """

@@ -1,4 +1,4 @@
-"""FSDP2: a small transformer whose parameters, gradients and optimizer state are spread over the ranks.
+"""FSDP2: the parameters, gradients and optimizer state of a small transformer are spread over the ranks.
 
 torchrun --standalone --nproc-per-node=2 examples/fsdp_transformer.py
 """

@@ -1,7 +1,7 @@
-"""Tensor-parallel decoding of a small language model, random weights: two all_reduce a layer and token.
+"""Decodes with a small language model with random weights, in tensor parallel.
 
-They are small, so their latency decides how many tokens there are a second. The same decoding over gloo is
-timed beside it, in turns.
+Each token needs two all_reduce calls for each layer. These calls are small, so their latency decides how many
+tokens the program decodes in a second. The program times the same decoding over ucc and over gloo, in turns.
 
 torchrun --standalone --nproc-per-node=2 examples/llm_inference.py
 """

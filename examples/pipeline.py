@@ -1,4 +1,4 @@
-"""Pipeline parallel: a rank is a stage, and microbatches go through all of them.
+"""Pipeline parallel: each rank is one stage, and each microbatch goes through all stages.
 
 torchrun --standalone --nproc-per-node=2 examples/pipeline.py
 """

@@ -1,11 +1,12 @@
-"""A training that loses a rank, goes on with the rest, and takes in a newcomer; no process is started anew:
+"""A training loses a rank, goes on with the other ranks, and later accepts a new one:
 
     python examples/replace_members.py
 
-Needs torch 2.14 or later. Three workers train. One is killed within a step; the other two give that step up,
-become the members of the group, and make the step again. Later a newcomer joins and takes over the state.
-At the end, the parameters must have the same bits as the parameters of one process that trained alone. They
-do, because each step sums the gradients of the same six shards in the same order for any number of ranks.
+This needs torch 2.14 or later. Three workers train. One worker is killed in the middle of a step. The other
+two discard this step, become the only members of the group, and make the step again. Their processes do not
+start again. Later a new worker joins and takes over the state. At the end, the parameters must have the same
+bits as the parameters of one process that trained alone. This is possible because each step sums the
+gradients of the same six shards in the same order, for any number of ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch.distributed.rpc beside ucc: rank 0 serves the parameters; the others, who train, have a ucc group.
+"""torch.distributed.rpc beside ucc: rank 0 serves the parameters. The other ranks train in a group of ucc.
 
 torchrun --standalone --nproc-per-node=3 examples/rpc_parameter_server.py
 """

@@ -1,8 +1,9 @@
-"""A pipeline over torch.distributed.rpc, twice, whose replicas share their gradients over ucc.
+"""Two replicas of a pipeline over torch.distributed.rpc, which average their gradients over ucc.
 
-Ranks 0 and 1 are the stages of one replica, ranks 2 and 3 those of the other. The first stage drives: it
-calls the second through a remote reference, distributed autograd goes back through both, and each stage
-averages its gradients with its twin in the other replica, in the thread that serves the call.
+Ranks 0 and 1 are the two stages of one replica. Ranks 2 and 3 are the two stages of the other replica. The
+rank of the first stage drives its replica: it calls both stages through remote references, and distributed
+autograd goes back through both. Each stage then averages its gradients with the same stage of the other
+replica. It does this in the thread that serves the call.
 
 torchrun --standalone --nproc-per-node=4 examples/rpc_pipeline.py
 """

@@ -1,4 +1,4 @@
-"""Tensor and sequence parallel by DTensor: a rank holds a part of each layer, and of the sequence between.
+"""Tensor and sequence parallel with DTensor: a rank has a part of each layer and a part of the sequence.
 
 torchrun --standalone --nproc-per-node=2 examples/tensor_parallel.py
 """

@@ -2,7 +2,8 @@
 
     torchrun --standalone --nproc-per-node=2 examples/train_digits_ddp.py --backend ucc
 
-Nothing here is particular to ucc: `import torch` alone knows the backend, and gloo takes its place by name.
+The training needs only the name of ucc, because `import torch` registers the backend. `--backend gloo` trains
+over gloo. The program imports torch_ucc only to print the transports.
 """
 
 from __future__ import annotations

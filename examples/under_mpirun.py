@@ -1,4 +1,4 @@
-"""The smallest program, started by the mpirun of Open MPI. MPI itself is not used, only its launcher:
+"""The shortest program, started by the mpirun of Open MPI. It uses only the launcher of MPI, and no MPI call:
 
 mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 python examples/under_mpirun.py
 """

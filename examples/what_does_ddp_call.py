@@ -2,9 +2,9 @@
 
     torchrun --standalone --nproc-per-node=2 examples/what_does_ddp_call.py
 
-Who patches the functions of torch.distributed to find out does not see what DDP's C++ calls below them: the
-broadcast of the parameters, for one. A backend sees every call, whoever made it. This program trains a small
-network on handwritten digits, and prints what came in each phase, apart by who issued it.
+A program that patches the functions of torch.distributed does not see the calls of DDP's C++ code, for
+example the broadcast of the parameters. A backend sees every call. This program trains a small network on
+handwritten digits. For each phase it prints the calls, and which code issued them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ZeRO stage 1: DistributedDataParallel whose optimizer state is spread over the ranks.
+"""ZeRO stage 1: the optimizer state of a DistributedDataParallel training is spread over the ranks.
 
 torchrun --standalone --nproc-per-node=2 examples/zero.py
 """

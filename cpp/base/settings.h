@@ -23,8 +23,8 @@ struct Settings {
   // thread spins.
   int cores = 1;
 
-  // A larger all_reduce, reduce or broadcast in host memory is posted in pieces of this many bytes,
-  // `segment_window` pieces at a time, so that UCC's scratch memory stays in its pool. Other
+  // A larger all_reduce, reduce or broadcast through UCC in host memory is posted in pieces of this
+  // many bytes, `segment_window` pieces at a time, so that UCC's scratch memory stays in its pool. Other
   // operations that need much memory are posted in pieces one after the other: see ops/prepared.h.
   std::size_t segment_bytes = 0;
   unsigned segment_window = 0;
@@ -33,8 +33,8 @@ struct Settings {
   // not through UCC.
   bool host_path = true;
 
-  // A collective of at least so many bytes goes in levels, if it can and the group spans hosts with several
-  // ranks: see hosts/collective.h.
+  // A collective of at least so many bytes goes in levels, if it can and the group spans hosts with
+  // several ranks: see hosts/collective.h.
   std::size_t levels_from = 0;
 
   // Compare every collective call between the ranks before it starts: see ops/cross_check.h.

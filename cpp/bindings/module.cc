@@ -98,7 +98,7 @@ std::vector<py::bytes> exchange_in(const Place& place, const std::string& mine) 
 }
 
 void bind_settings(py::module_& module) {
-  py::class_<Settings>(module, "Settings", "Settings of a context; made by torch_ucc.config.")
+  py::class_<Settings>(module, "Settings", "The settings of a context. torch_ucc.config fills them.")
       .def(py::init<>())
       .def_readwrite("spin", &Settings::spin)
       .def_readwrite("yield_for", &Settings::yield)
@@ -160,55 +160,54 @@ void bind_backend(py::module_& module) {
           "Options of UCX, by their names without UCX_.")
       .def("__deepcopy__", [](const Options& options, const py::dict&) { return c10::make_intrusive<Options>(options); });
   py::class_<UccBackend, c10::intrusive_ptr<UccBackend>, c10d::Backend>(module, "UccBackend", "The backend of one process group.")
-      .def("get_error", &UccBackend::getError, "As torch's own backends: why the group cannot be used any more.")
+      .def("get_error", &UccBackend::getError, "The failure after which the group cannot be used. SUCCESS if there is none.")
       .def("_set_default_timeout", &UccBackend::setTimeout, py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
            "The name that torch's own backends have for set_timeout().")
       .def_property_readonly("options", &UccBackend::getBackendOptions)
       .def_property_readonly(
           "world", [](const UccBackend& backend) { return std::const_pointer_cast<World>(backend.context()->world()); },
-          "That of the group.")
+          "The world of the group.")
       .def_property_readonly(
           "context", [](const UccBackend& backend) { return backend.context()->number(); },
-          "Counts what groups of this process share: UCC's context, and the plan that it was made by.")
-      .def_property_readonly("number", &UccBackend::number, "By which the flight recorder names the group.")
+          "The number of the context. Groups of this process with the same number share UCC's context and its plan.")
+      .def_property_readonly("number", &UccBackend::number, "The number by which the flight recorder names the group.")
       .def_property_readonly("has_levels", &UccBackend::has_levels,
-                             "Whether collectives go through shared memory on each host, and by UCC between hosts.")
-      .def_property_readonly("has_even_levels", &UccBackend::has_even_levels, "Whether each host then has as many ranks.")
+                             "Whether collectives of CPU tensors can use shared memory on each host and UCC between hosts.")
+      .def_property_readonly("has_even_levels", &UccBackend::has_even_levels,
+                             "Whether the group has levels and the same number of ranks on each host.")
       .def_property_readonly("why_not_through_memory", &UccBackend::why_not_through_memory,
                              "Why collectives of CPU tensors do not go through memory that the ranks share; empty if they do.")
       .def("drop_coalescing", &UccBackend::dropCoalescing, py::arg("why"), py::call_guard<py::gil_scoped_release>(),
-           "After an exception within a coalescing of this thread: nothing of it is sent.")
+           "Drop the calls that this thread is coalescing. None of them is sent. To be called after an exception.")
       .def("counters", &counters,
-           "Of each operation that was called, and each way it went: its name, the way, calls, bytes, nanoseconds waited.")
+           "For each operation that was called and each route it took: name, route, calls, bytes, nanoseconds waited.")
       .def("engine", &engine,
-           "What moves the operations of this group and of others: a number of its own, operations under way, sleeps so far.")
+           "The engine of this group, which other groups may share: its number, operations in flight, sleeps so far.")
       .def(
           "perform_nocolor_split", [](const UccBackend&, const py::object&) {}, py::arg("device"),
-          "Called by torch on ranks outside a new group: nothing to do, ours "
-          "involves its members only.");
-  py::class_<World, std::shared_ptr<World>>(
-      module, "World", "The processes of a default group, and of the groups that derive from it: an identity.")
+          "Torch calls this on ranks outside a new group. It does nothing: only members create a group.");
+  py::class_<World, std::shared_ptr<World>>(module, "World",
+                                            "Identifies the processes of a default group and of the groups that derive from it.")
       .def(py::init([](std::size_t size) { return std::make_shared<World>(World{size}); }), py::arg("size"));
-  py::class_<Place>(module, "Place", "Where a group is created.")
+  py::class_<Place>(module, "Place", "The context on which a group will be created.")
       .def_property_readonly(
           "is_shared", [](const Place& place) { return place.context != nullptr; },
-          "Whether it is what another group uses already: else there has to be a plan.")
+          "Whether another group already uses this context. If not, the group needs a plan.")
       .def("exchange", &exchange_in, py::arg("mine"),
-           "Where it is not shared: what each rank of the group said, by rank; blocks until all did.");
+           "Return the `mine` of each rank of the group, by rank. Blocks until all ranks call it. Only if not shared.");
   module.def("find_place", &find_place, py::arg("store"), py::arg("rank"), py::arg("timeout"), py::arg("group_id"),
              py::arg("world"), py::arg("global_ranks"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
-             "For a group of these; blocks until its first rank called it too. Raises where that one was given other options.");
+             "Find the context for a group. To share one, blocks until rank 0 calls it. Raises if its options differ.");
   module.def(
       "check_ucc_options", [](const NamedValues& options) { for_user([&] { read_ucc_context_config(options); }); },
-      py::arg("options"), py::call_guard<py::gil_scoped_release>(), "Raises if one is none of a UCC context.");
+      py::arg("options"), py::call_guard<py::gil_scoped_release>(), "Raise an error if a UCC context refuses an option.");
   module.def(
       "check_ucx_options", [](const NamedValues& options) { for_user([&] { read_ucx_config(options); }); }, py::arg("options"),
-      "Raises if UCX refuses one.");
+      "Raise an error if UCX refuses an option.");
   module.def("exchange", &exchange, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("mine"),
-             "What so many processes say that meet over a store, by rank; blocks until all did.");
+             "Return the `mine` of each of `size` processes that meet in a store, by rank. Blocks until all call it.");
   module.def("create_backend", &create_backend, py::arg("place"), py::arg("settings"), py::call_guard<py::gil_scoped_release>(),
-             "Create this process's member of a group; blocks until the other "
-             "members do the same.");
+             "Create this process's member of a group. Blocks until the other members do the same.");
 }
 
 #if TUCC_TORCH_HAS_RECONFIGURE
@@ -240,7 +239,7 @@ void bind_reconfigurable(py::module_& module) {
         return c10::make_intrusive<Reconfigurable>(std::move(store), rank, size, std::move(name), timeout, call);
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("timeout"), py::arg("make"),
-      "A group that has no members before its first reconfigure(), which has `make` create the group of the members.");
+      "Create a group without members. Each reconfigure() calls `make` to create the group of the new members.");
 }
 #endif
 
@@ -274,20 +273,21 @@ void bind_trace(py::module_& module) {
       "flight_recorder",
       [](const std::string& reason, std::uint64_t since) { return trace::to_json(trace::recorder(), reason, since); },
       py::arg("reason") = "call", py::arg("since") = 1, py::call_guard<py::gil_scoped_release>(),
-      "What is recorded of the operations with an id from `since` on, as JSON text.");
+      "Return the records of operations with an id from `since` on, as JSON text.");
   module.def(
       "dump_on_failure", [](const std::string& directory) { for_user([&] { trace::start_dumper(directory); }); },
-      py::arg("directory"), "From now on write the recorder to a file of this directory when an operation fails.");
+      py::arg("directory"), "From now on, write the recorder to a file in this directory when an operation fails.");
   module.def(
       "record_operations", [](bool on) { trace::recorder().set_on(on); }, py::arg("on"),
-      "Whether the flight recorder records, as it does from the start: for measuring what that costs.");
+      "Turn the flight recorder off or on, to measure its cost. It is on from the start.");
   module.def(
       "tell", [](const std::string& key, const std::string& json) { trace::recorder().journal().set(key, json); }, py::arg("key"),
       py::arg("json"), "Set a fact that other processes of this host can read: see trace/journal.h.");
-  module.def("dump_at_signal", &trace::dump_at_signal, "Write that file at SIGUSR2, too.");
+  module.def("dump_at_signal", &trace::dump_at_signal,
+             "From now on, also write the file of dump_on_failure() when SIGUSR2 arrives.");
   module.def(
       "record_sites", [](bool on) { trace::site_capture.store(on ? python_site : nullptr); }, py::arg("on"),
-      "Record who calls each operation: microseconds a call.");
+      "Record the Python stack of each call, or stop doing so. A call then takes some microseconds longer.");
 }
 
 }  // namespace
@@ -317,11 +317,11 @@ PYBIND11_MODULE(_core, module) {
         std::sort(names.begin(), names.end());
         return names;
       },
-      "The names of all operations, as torch.distributed calls them.");
+      "The names of all operations that users can call with this torch, sorted.");
   module.def("ucc_version", &torch_ucc::ucc_library_version, "The version of the UCC library that was loaded.");
-  module.def("open_contexts", &torch_ucc::CommContext::open_contexts, "The numbers of those of this process.");
+  module.def("open_contexts", &torch_ucc::CommContext::open_contexts, "The numbers of the open contexts of this process.");
   module.def("close_all", &torch_ucc::CommContext::close_all, py::arg("limit"), py::call_guard<py::gil_scoped_release>(),
-             "Close every context of this process, each within the limit.");
+             "Close every context of this process, each within the limit and two seconds. To be called at exit.");
   module.def("wait_for_callbacks", &torch_ucc::Delivery::wait_for_running, py::call_guard<py::gil_scoped_release>(),
-             "Of futures: those that are running.");
+             "Wait, without a limit, until no callback of a future runs in this process.");
 }

@@ -75,7 +75,7 @@ def _asked_for(setting: str) -> bool:
 
 
 def use_as_default() -> None:
-    """Use this backend for CPU tensors if a later init_process_group() names no backend."""
+    """From now on, use this backend for CPU tensors if an init_process_group() names no backend."""
     from torch.distributed import Backend
 
     register()

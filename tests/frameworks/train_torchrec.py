@@ -58,7 +58,7 @@ def batch(step: int, rank: int) -> tuple[KeyedJaggedTensor, torch.Tensor]:
 
 
 def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Called by every rank. Without ShardedTensor.gather, which wants a GPU of each backend but gloo."""
+    """Called by every rank. ShardedTensor.gather wants a GPU if the backend serves GPUs, too, as ucc does."""
     weights = {}
     for name, weight in model.state_dict().items():
         if not isinstance(weight, ShardedTensor):

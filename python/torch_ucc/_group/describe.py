@@ -26,12 +26,14 @@ def describe(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
     - `transports`: the transports that UCX chooses for a peer on the same host and for a peer on another
       host, if the group has such peers. They come from UCX itself.
-    - `differences`: a sentence for each of these transports that differs from the plan. The call also issues
-      them as warnings.
-    - `options`: the options of UCC and UCX for this group, and who set them.
-    - `operations`: what serves each operation: shared memory, UCC, messages or the store. `torch-ucc plan
-      --op` shows the algorithm that UCC uses for a size.
-    - `why_not_through_memory`: why the group does not use shared memory. It is empty if the group does.
+    - `differences`: a sentence for each difference between the plan and what the group uses: other
+      transports, or UCC and UCX instead of shared memory on one host. The call also issues them as warnings.
+    - `options`: the options that the plan or the `Options` of the group set for UCC and UCX, each with its
+      source. Options that the user set in the environment are not among them.
+    - `operations`: what serves each operation: shared memory, UCC, messages, the store, or shared memory on
+      each host and UCC between hosts. `torch-ucc plan --op` shows the algorithm that UCC uses for a size.
+    - `why_not_through_memory`: why the ranks of the group do not all share memory, for example because they
+      are on several hosts. It is empty if all of them do.
     """
     return described(group)[0]
 
@@ -86,7 +88,7 @@ def described(group: dist.ProcessGroup | None = None) -> tuple[dict[str, Any], p
 
 
 def libraries() -> dict[str, dict[str, str]]:
-    """Those that this process runs, once the extension is loaded."""
+    """Return the versions and paths of the UCC and UCX that this process uses. Loads the extension."""
     compiled = extension.compiled()
     return {
         "UCC": {"version": compiled.ucc_version(), **_where("UCC")},

@@ -15,9 +15,10 @@ def monitored_barrier(
     """Wait for all ranks of the group, and name the ranks that do not call it within the timeout.
 
     If ranks are missing, all ranks that called it raise DistBackendError. The error names the first missing
-    rank, or all of them if `wait_all_ranks` is true. `timeout` is a timedelta or a number of seconds; the
-    default is the timeout of the group. The barrier uses the store of the job, so it also works if other
-    operations of the group hang or have failed.
+    rank, or all of them if `wait_all_ranks` is true. If rank 0 is missing, it names rank 0 only. `timeout` is
+    a timedelta or a number of seconds; the default is the timeout of the group. The barrier uses the store of
+    the job, so it also works if other operations of the group hang or have failed. A rank that is not a
+    member of the group returns at once.
     """
     if dist.get_rank(group) < 0:
         return  # no member: as torch's own

@@ -1,5 +1,5 @@
-"""Command line of the bench. Exit status: 0 measured; 1 something could not be measured; with --assert also
-2 a target was missed, 3 the machine was too noisy to tell."""
+"""Exit status: 0 if all was measured, 1 if something could not be measured; with --assert also 2 if a target
+was missed, and 3 if the machine was too noisy to decide."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def names(text: str) -> list[str]:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ci/bench",
+        prog="torch-ucc bench",
         description="Measures operations and compares them with other libraries.",
         epilog=__doc__,
     )
@@ -66,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="bytes for each rank, for example 4,64K,1M; default: depends on the operation",
     )
     add("--dtypes", type=names, default=["float32"], help=f"dtypes: {', '.join(ITEM_BYTES)}; default float32")
-    add("--ranks", type=names, help="numbers of ranks; default 2,4, with --busy 2")
+    add("--ranks", type=names, help="numbers of ranks; default 2,4, or 2 with --busy")
     add(
         "--hosts",
         type=int,
@@ -80,7 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--peers",
         type=names,
-        help=f"libraries: {', '.join(PEERS)}; default {usual}, with --idle and the like ucc,gloo,alone",
+        help=f"libraries: {', '.join(PEERS)}; default {usual}, with --report all that can run, "
+        "with --idle and the like those of ucc,gloo,alone that the option measures",
     )
     add(
         "--busy",
@@ -94,13 +95,13 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="MODULE:FACTORY",
-        help="also measure the all_reduce that FACTORY(rank, size) returns",
+        help="also measure the all_reduce that the function FACTORY(rank, size) returns",
     )
     add("--profile", type=Path, metavar="FILE", help="also measure ucc with this profile of `torch-ucc tune`")
     add(
         "--report",
         action="store_true",
-        help="all operations and sizes with 2, 4 and 8 ranks, and all targets; takes hours",
+        help="measure all operations and sizes with 2, 4 and 8 ranks, and all targets; takes hours",
     )
     add(
         "--repetitions",
@@ -116,13 +117,23 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cores", type=int, default=2, help="number of cores for all ranks together; default 2")
     for occasion, what in OCCASION_HELP.items():
         add(f"--{occasion}", action="append_const", dest="occasions", const=occasion, help=what)
-    add("--idle-seconds", type=float, default=10.0, help="with --idle: how long a group has nothing to do")
-    add("--late-seconds", type=float, default=5.0, help="with --idle: by how much one rank is late")
+    add(
+        "--idle-seconds",
+        type=float,
+        default=10.0,
+        help="with --idle: how long a group has nothing to do; default %(default)s",
+    )
+    add(
+        "--late-seconds",
+        type=float,
+        default=5.0,
+        help="with --idle: how late one rank is; default %(default)s",
+    )
     add(
         "--trials",
         type=int,
         default=10,
-        help="with --idle, --training and --recording: how often each is measured",
+        help="with --idle, --training and --recording: how often each is measured; default %(default)s",
     )
     add("--assert", dest="strict", action="store_true", help="exit with an error unless every target was met")
     add(

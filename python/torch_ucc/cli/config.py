@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> int:
     how.add_argument(
         "--reference",
         action="store_true",
-        help="print the page docs/settings.md, which has the defaults and no values",
+        help="print the page docs/settings.md, which has the defaults instead of the values",
     )
     asked = parser.parse_args(arguments)
     if asked.reference:

@@ -1,8 +1,8 @@
 """Looks for problems of this machine, and says how to solve them.
 
 Under torchrun, as `torchrun ... -m torch_ucc doctor`, it looks at all hosts of the job and at the network
-between them. Exit status: 0 if there is no problem, 1 if something costs speed or is a risk, 2 if something
-cannot work.
+between them. Exit status: 0 if there is neither an error nor a warning, 1 if something costs speed or is a
+risk (a warning), 2 if something cannot work (an error).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WIDTH, _INDENT = 110, " " * 9
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON, for example for a report")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON, for a report")
     parser.add_argument(
         "--replay",
         type=Path,

@@ -25,36 +25,37 @@ _MOST_RANKS = 1_000_000
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "an estimate",
-        "With any of these, --op is estimated instead of called, for one host and one rank on a host if "
-        "nothing else is given. Numbers of bytes: 512k, 4m, 2g.",
+        "With any of these options, the command estimates --op and does not call it. Without --hosts, it "
+        "assumes one host, and without --ranks-per-host, one rank on each host. An estimate needs at least "
+        "two ranks. Write numbers of bytes as 512k, 4m or 2g, and times as 400ns, 20us or 1.5ms.",
     )
     add = group.add_argument
     add(
         "--size",
         type=as_setting(config.size),
-        help="bytes of the tensor; if each rank has a part, of all parts together",
+        help="bytes of the tensor; if each rank has a part of it, the bytes of all parts together",
     )
-    add("--bandwidth", type=as_setting(rate), help=f"rate at which one host can send; default {BANDWIDTH}")
+    add("--bandwidth", type=as_setting(rate), help=f"rate at which a host can send; default: {BANDWIDTH}")
     add(
         "--latency",
         type=as_setting(seconds),
-        help=f"time of a small message between hosts; default {LATENCY}",
+        help=f"time of a small message between hosts; default: {LATENCY}",
     )
     add(
         "--cores",
         type=as_setting(number),
-        help="cores for the ranks of a host; default: those of this machine",
+        help="number of cores for the ranks of a host; default: those that this process may use",
     )
     add("--copy", type=as_setting(config.size), help="bytes/s that a host can copy; default: measured here")
     add(
         "--reduce",
         type=as_setting(config.size),
-        help="bytes/s that a host can read and add up; default: measured here",
+        help="bytes/s that a host can read and add; default: measured here",
     )
     add(
         "--tcp",
         type=as_setting(config.size),
-        help="bytes/s that its cores can send and receive; default: measured here",
+        help="bytes/s that the cores of a host can send and receive over TCP; default: measured here",
     )
     add(
         "--step",

@@ -24,7 +24,8 @@ def main(arguments: Sequence[str]) -> int:
         description="Run a command on each of several simulated hosts of this machine, and print how much "
         "each host sent to the others. A torchrun command becomes a job of all hosts: it needs neither "
         "--nnodes nor an address. A host has a network interface (eth0), a host name (host0, host1, ...) and "
-        "shared memory of its own. The hosts share all files. Needs root.",
+        "shared memory of its own. The hosts share all files. Needs root. The exit status is the first one "
+        "that is not 0, in the order of hosts.",
     )
     parser.add_argument("--rate", default="", help="limit of what each host sends, as tc(8) writes it: 1gbit")
     parser.add_argument("count", metavar="N", type=int, help="number of hosts, 2 to 250")

@@ -1,7 +1,7 @@
-"""Shows the versions of the libraries, the settings and the plan.
+"""Shows the versions of the libraries, the settings that are not defaults, and the plan.
 
 Under torchrun, as `torchrun ... -m torch_ucc info`, it shows them for the whole job, with the transports that
-UCX really uses. The exit status is 1 if these are not the transports of the plan.
+UCX really uses. The exit status is 1 if the job differs from the plan, and 2 if the command fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch_ucc.topology.plan import Plan, make_plan
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="torch-ucc info", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON; without torchrun: only libraries")
     asked = parser.parse_args(arguments)
     try:
         about, text = _of_job() if "RANK" in os.environ else _of_process()

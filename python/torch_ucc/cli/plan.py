@@ -1,12 +1,12 @@
 """Shows how the ranks of a job would communicate, and why, on hosts like this machine or on saved ones.
 
 Variables in the environment have the same effect as in the job: `UCX_TLS=tcp torch-ucc plan --hosts 2`. The
-exit status is 1 if the job could not work.
+exit status is 1 if the job could not work, and 2 if an argument, a file or a setting is wrong.
 
-With --op and --bytes: starts ranks on this machine (under torchrun: uses the ranks of the job), makes the
-call, and shows which way the data took and by which algorithm.
+With --op and --bytes, it starts ranks on this machine or, under torchrun, uses the ranks of the job. It makes
+the call and shows which way the data took and which algorithm was used.
 
-With --op and --size: estimates how long the call takes on these hosts.
+With --op and --size, it estimates how long the call takes on these hosts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def main(arguments: list[str]) -> int:
         "--hosts", type=_count, help="number of hosts; default: 1, or the number of --replay options"
     )
     parser.add_argument(
-        "--ranks-per-host", type=_count, help="default: the number of GPUs, or else of NUMA nodes"
+        "--ranks-per-host",
+        type=_count,
+        help="number of ranks on each host; default: the number of GPUs, or else of NUMA nodes; with --op "
+        "and --bytes: 2; for an estimate: 1",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--op", help="an operation of torch.distributed, for example all_reduce")

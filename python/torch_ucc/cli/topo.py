@@ -18,9 +18,9 @@ def main(arguments: list[str]) -> int:
         "--save",
         type=Path,
         metavar="FILE",
-        help="write the description of this machine to FILE, for a report or for --replay",
+        help="write a description of the machine to FILE, for a report or for --replay, and print nothing",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the machine into FILE, for a browser")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the machine to FILE and print nothing")
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="show the machine that FILE describes instead of this one"
     )

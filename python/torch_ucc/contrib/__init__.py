@@ -1,4 +1,4 @@
-"""Adapters to programs that make their process groups by a class of their own.
+"""Adapters for programs that create their process groups by a class of their own.
 
-Nothing here is imported by torch_ucc: each module needs the program that it is named after.
+torch_ucc does not import these modules. Each module needs the program that it is named after.
 """

@@ -21,9 +21,9 @@ class ProcessGroupUCC(ProcessGroupWrapper):  # type: ignore[misc]
 
     It replaces ProcessGroupGloo of torchft and takes the same arguments: `timeout` limits each operation and
     the creation of the group. If an allreduce fails, wait() of its work returns False instead of raising. The
-    future of the work has the exception, and `errored` returns it until the Manager creates the group again.
-    The Manager then discards the step. It works this way because DistributedDataParallel of torchft ends
-    with an AssertionError if wait() raises.
+    future of the work has the exception, and after wait() `errored` returns it until the Manager creates the
+    group again. The Manager discards the step. This class does not raise, because DistributedDataParallel of
+    torchft ends with an AssertionError if wait() raises.
     """
 
     _pg: dist.ProcessGroup | None
@@ -49,7 +49,7 @@ class ProcessGroupUCC(ProcessGroupWrapper):  # type: ignore[misc]
         return group
 
     def shutdown(self) -> None:
-        """Closes the connections. torchft's own class only drops its reference to the group."""
+        """Close the group and its connections. The base class of torchft only drops its reference to it."""
         group, self._pg = self._pg, None
         if group is not None:
             group.shutdown()

@@ -141,7 +141,7 @@ class Hosts:
         return len(self._hosts)
 
     def pid(self, i: int) -> int:
-        """A process of host i, for `continue_at`."""
+        """Return the id of the process that holds host i, for `continue_at`."""
         return self._hosts[i].pid
 
     def address(self, i: int, cable: int = 0) -> str:
@@ -168,7 +168,7 @@ class Hosts:
         self._switch.ip(f"link set dev {_port(i, cable)} nomaster")
 
     def heal(self, i: int, cable: int = 0) -> None:
-        """Undo `cut`."""
+        """Undo `cut` of the same cable."""
         self._switch.ip(f"link set dev {_port(i, cable)} master {_bridge(cable)}")
 
     def sent(self, i: int, cable: int = 0) -> int:
@@ -177,11 +177,14 @@ class Hosts:
         return int(subprocess.run(command, env=_ENV, stdout=subprocess.PIPE, check=True).stdout)
 
     def limit(self, i: int, rate: str) -> None:
-        """Limit what host i sends from now on, in the form of tc(8)."""
+        """Limit what host i sends over eth0 from now on. `rate` has the form of tc(8): "4gbit"."""
         self._hosts[i].limit(rate)
 
     def add_dead_end(self, i: int, address: str) -> None:
-        """Add an interface dark0 to host i, with the default route. Its link is up, but nothing answers."""
+        """Add an interface dark0 with this address and the default route to host i.
+
+        Its link is up, but nothing answers.
+        """
         self._switch.ip(
             f"link add name dark{i} type veth peer name dark0 netns {self._hosts[i].pid}",
             f"link set dev dark{i} up",
@@ -194,11 +197,11 @@ class Hosts:
         )
 
     def forbid(self, i: int, other: int) -> None:
-        """Forbid host i to connect to host `other`."""
+        """Forbid host i to connect to host `other` on the network of eth0."""
         self._hosts[i].ip(f"route add prohibit {_NETWORK}.{other + 1}/32")
 
     def vanish(self, i: int) -> None:
-        """Remove host i as if it lost its power: cut its cable, then kill all its processes."""
+        """Remove host i as if it lost its power: cut all its cables, then kill all its processes."""
         for cable in range(self._cables):
             self.cut(i, cable)
         self._hosts[i].kill()
@@ -223,8 +226,9 @@ class Hosts:
     ) -> Iterator[Ranks]:
         """Do the same as `torch_ucc.testing.run_ranks` on these hosts, in the background of the `with` block.
 
-        The first `per_host` ranks are on host 0, the next ones on host 1, and so on. `timeout` counts from
-        the call of `Ranks.values`. Ranks that still run at the end of the block are killed.
+        `per_host` is the number of ranks on each host, or a sequence with the number for each host. The first
+        ranks are on host 0, the next ones on host 1, and so on. `timeout` counts from the call of
+        `Ranks.values`. Ranks that still run at the end of the block are killed.
         """
         counts = [per_host] * len(self._hosts) if isinstance(per_host, int) else per_host
         places = [(i, local) for i, count in enumerate(counts) for local in range(count)]
@@ -262,7 +266,7 @@ class Hosts:
 
 
 class Ranks:
-    """Ranks that run, or have run. `store` is their store."""
+    """The ranks that `Hosts.started` starts. `store` is their store."""
 
     def __init__(self, ranks: Sequence[_Rank], store: TCPStore, timeout: float, grace: float) -> None:
         self.store = store
@@ -300,8 +304,11 @@ def _rank_main(host: int, launch: running.Launch, rank: int) -> None:
 
 
 def continue_at(host: int) -> None:
-    """Go on in a child of this process on the host of which process `host` is, and end as it ends: a process
-    cannot move to other process ids itself."""
+    """Continue on another host, in a child of this process. `host` is what `Hosts.pid` returns.
+
+    This process then waits, and ends as the child ends. A process cannot move itself to a namespace of
+    process ids; only its children can be there.
+    """
     _libc.prctl(running.PR_SET_PDEATHSIG, signal.SIGKILL)
     here = Path.cwd()
     _enter(host, "net", "ipc", "uts", "pid_for_children", "mnt", *_CLOCK)
@@ -328,7 +335,7 @@ def _setns(file: TextIO) -> None:
 
 
 def continued(pid: int) -> int:
-    """The child in which process `pid` went on if it called `continue_at`, else the process itself."""
+    """Return the child in which process `pid` continues, or `pid` if it did not call `continue_at`."""
     return next(iter(stacks.descendants(pid)), pid)
 
 

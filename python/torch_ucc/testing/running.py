@@ -9,8 +9,8 @@
 
     assert run_ranks(total, 2) == [1.0, 1.0]
 
-The limit is there for what must never happen. When it strikes, the Python and C stacks of every rank that has
-not ended are printed, the ranks are killed by pid, and the call fails with their names.
+If ranks do not end within the limit, `run_ranks` prints the Python and C stacks of each of them to stderr and
+kills them. The RankError that it raises lists these ranks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class RankError(Exception):
     """At least one rank raised an error, died or did not end.
 
     `errors` maps a rank to its error, or to how it died. `unended` lists the ranks that did not end and were
-    killed. The `__cause__` is the exception of the rank that failed first, if it can be pickled.
+    killed. The `__cause__` is the exception of the rank that failed first, if it can be pickled. A rank that
+    died without an exception counts as the first to fail; there is no cause then.
     """
 
     def __init__(self, errors: Mapping[int, str], unended: Sequence[int], why: str) -> None:
@@ -138,7 +139,8 @@ def run_ranks(
     the default group, by default `timeout`. When a rank has failed, the others must end within `grace`
     seconds.
 
-    Raises `RankError`. Output of the ranks goes to the stdout of the caller, with the rank before each line.
+    Raises `RankError`. When all ranks have ended, their output goes to the stdout of the caller. Each line
+    begins with the rank.
     """
     if rank_env is not None and len(rank_env) != world_size:
         raise ValueError(f"rank_env has {len(rank_env)} entries for {world_size} ranks")
@@ -321,8 +323,9 @@ def run_script(
     """Run a script on `nproc` ranks, and return all that it and the launcher print.
 
     `script` is the path of the script, or its code. `launcher` is "torchrun", or "python" for one rank
-    without a launcher. Raises `ScriptError` if the script ends with a status other than 0, or does not end
-    within `timeout` seconds; then all its processes are killed.
+    without a launcher. `args` are the arguments of the script. `env` sets variables in addition to the
+    environment of the caller, and `cwd` is the working directory. Raises `ScriptError` if the script ends
+    with a status other than 0, or does not end within `timeout` seconds; then all its processes are killed.
     """
     with tempfile.TemporaryDirectory(prefix="script-") as name:
         folder = Path(name)

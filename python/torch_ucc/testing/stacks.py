@@ -21,7 +21,7 @@ SIGNAL = signal.SIGUSR2
 
 
 def register(path: Path) -> None:
-    """Make this process append its Python stacks to `path` whenever it receives `SIGNAL`.
+    """Make this process append its Python stacks to `path` whenever it receives `SIGNAL`. Empties the file.
 
     The handler is C code that reads the interpreter's frames without the GIL.
     """
@@ -30,7 +30,10 @@ def register(path: Path) -> None:
 
 
 def python_stacks(files: Mapping[int, Path], limit_s: float = 5.0) -> dict[int, str]:
-    """Return the Python stacks of registered processes. `files` has the path of each pid."""
+    """Return the Python stacks of registered processes. `files` has the path of each pid.
+
+    A process that does not answer within `limit_s` seconds gets the text "(no answer)".
+    """
     for pid, path in files.items():
         if path.exists():  # else it has not registered yet, and the signal would end it
             _send(pid, SIGNAL)
@@ -38,9 +41,11 @@ def python_stacks(files: Mapping[int, Path], limit_s: float = 5.0) -> dict[int, 
 
 
 def native_stacks(pids: Iterable[int], limit_s: float = 60.0) -> dict[int, str]:
-    """C stacks of all threads of each process, by gdb, else by py-spy, else what the kernel says.
+    """Return the C stacks of all threads of each process.
 
-    The debuggers run side by side and share one limit: a report is worth a minute, not one per process.
+    They come from gdb, or from py-spy if gdb gives none. If neither gives any, the text says in which
+    function of the kernel each thread is. The debuggers run at the same time, and `limit_s` limits all of
+    them together.
     """
     pids = list(pids)
     deadline = time.monotonic() + limit_s
@@ -56,7 +61,7 @@ def native_stacks(pids: Iterable[int], limit_s: float = 60.0) -> dict[int, str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every living process below `pid`, parents before their children."""
+    """Return the ids of all living descendants of `pid`, parents before their children."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         child = int(stat.parent.name)
@@ -70,7 +75,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def ended(pid: int) -> bool:
-    """Whether the process has ended, also where its parent has not yet asked how."""
+    """Return whether the process has ended. A zombie has ended, too."""
     return _state_and_parent(pid)[0] in "ZX"
 
 

@@ -273,8 +273,8 @@ def _segments(job: Job) -> Choice:
     return Choice(
         about,
         "256 KB, 64 KB where copied",
-        "UCX sends each segment by one system call. With its own sizes, 64 KB and 8 KB, messages of 1 MB "
-        "take up to 1.5 times as long",
+        "UCX sends each segment by one system call. With its own sizes, 64 KB and 8 KB, large messages "
+        "take longer",
         setting,
         PLAN,
         told=(("TCP_RX_SEG_SIZE", "256k"), ("TCP_TX_SEG_SIZE", "64k")),
