@@ -66,6 +66,7 @@ MAY_VARY = re.compile(
     r"rank \d+ +\d+ of "  # torch-ucc trace show: one line for each rank that came last
 )
 _NUMBER = re.compile(r"(?<![A-Za-z_])\d[\d.,]*( ?([kKMG]i?B(/s)?|B|ns|us|µs|ms|s|x|%)\b)?")
+_PROCESSOR = re.compile(r"^.+(?=, \d+ of \d+ cores, torch )")
 _NOISE = re.compile(r" ±\d+%\??")
 _VERDICT = re.compile(r"\b(met|missed(, by the floor too)?|too noisy to tell)$")
 
@@ -84,6 +85,7 @@ def command_of(block: Block) -> str:
 def form(line: str) -> str:
     """A line without what changes from one run to the next, or from one machine to the next."""
     line = re.sub(rf"\b({re.escape(HOST)}|{re.escape(socket.gethostname())})\b", "HOST", line)
+    line = _PROCESSOR.sub("PROCESSOR", line)
     line = _VERDICT.sub("VERDICT", _NUMBER.sub("#", _NOISE.sub("", line)))
     return re.sub(r"-{3,}", "---", " ".join(line.split()))
 
