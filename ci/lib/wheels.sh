@@ -76,8 +76,13 @@ provide_torch() {
     [[ $2 == "$(uname -m)" ]] || which=(--python-version 3.13 --platform "manylinux_2_28_$2")
     "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: "${which[@]}" \
       -d "$folder/wheel" "torch==$1" >>"$log" 2>&1 || return
-    (cd "$folder" && unzip -q wheel/*.whl 'torch/include/*' torch/version.py \
-      torch/lib/lib{torch,torch_cpu,torch_python,c10}.so) || return
+    "$python" - "$folder"/wheel/*.whl "$folder" <<'UNPACK' || return
+import re, sys, zipfile
+wheel, folder = sys.argv[1:]
+wanted = re.compile(r"torch/(include/.*|version\.py|lib/lib(torch|torch_cpu|torch_python|c10)\.so)")
+with zipfile.ZipFile(wheel) as archive:
+    archive.extractall(folder, filter(wanted.fullmatch, archive.namelist()))
+UNPACK
     rm -rf "$folder/wheel"
     # Of two headers of one content, g++ takes that with another time for another.
     find "$folder/torch" -type f -exec touch -d @0 {} +

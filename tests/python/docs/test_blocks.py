@@ -28,7 +28,7 @@ RUN_BY = {
     "README.md: $ .venv/bin/torchrun --standalone --npro": "integration/test_newcomer.py",
     "docs/install.md: ci/demo": "integration/test_readme.py",
     "docs/performance.md: python -m torch_ucc.bench.pages --into d": "unit/test_bench_pages.py",
-    "docs/frameworks.md: TORCH_UCC_REPLACE_GLOO=1 torchrun --npro": "integration/test_replace_gloo.py",
+    "docs/frameworks.md: TORCH_UCC_REPLACE_GLOO=1 torchrun --stan": "integration/test_replace_gloo.py",
     "docs/first-program.md: $ torchrun --standalone --nproc-per-node": "docs/test_first_program.py",
     "docs/first-program.md: torchrun --nnodes=2 --node-rank=0 --mast": "docs/test_first_program.py",
     "docs/first-program.md: torch-ucc hosts 2 torchrun --nproc-per-n": "docs/test_first_program.py",
@@ -43,6 +43,7 @@ RUN_BY = {
 # The block: why it is not run. If it is of commands, the files that they name must be there.
 NOT_RUN = {
     "docs/packaging.md: TRY_TORCH=2.14.1 TRY_FROM=build/lane-2.1": "needs a wheel, and takes minutes",
+    "docs/packaging.md: pip install --only-binary torch-ucc --fi": "needs a wheel, and a node of a cluster",
     "docs/packaging.md: ci/wheels build 3.11 3.13 3.14": "takes minutes for each Python, and needs root",
     "cpp/ARCHITECTURE.md: piece 1:  board  row    board": "a drawing",
     "CONTRIBUTING.md: cmake -S . -B build/cpp-tests -G Ninja -": "ci/test compiles and runs these",
