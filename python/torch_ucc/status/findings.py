@@ -120,14 +120,33 @@ def _waited_for(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
         waiting = {rank: each[cause] for rank, each in waits.items() if cause in each and rank != cause}
         if waiting:
             yield _cause(job.ranks[cause], waiting)
-    if waits and not causes and (told := diagnosis.circle([_settled(rank) for rank in job.ranks.values()])):
-        yield Finding(told)
+    if waits and not causes:
+        told = diagnosis.circle([_settled(rank) for rank in job.ranks.values()])
+        yield Finding(told or _circle(waits))
+
+
+def _circle(waits: dict[int, dict[int, _Wait]]) -> str:
+    """Ranks of which each waits for the next, and the last one for the first."""
+    path = [min(waits)]
+    while (following := min(waits[path[-1]])) not in path:
+        path.append(following)
+    circle = path[path.index(following) :]
+    told = []
+    for rank, other in zip(circle, [*circle[1:], circle[0]], strict=True):
+        wait = waits[rank][other]
+        since = (
+            f" has waited for rank {other} for {duration(wait.ns)}"
+            if wait.is_seen
+            else f" needs rank {other}"
+        )
+        told.append(f"Rank {rank}{since} in {_call(wait.record, wait.group)}.")
+    return f"Ranks {shown(sorted(circle))} wait for each other. {' '.join(told)}"
 
 
 def _stuck(job: Job) -> Iterator[_Stuck]:
     for rank in job.ranks.values():
         for record in filter(lambda each: is_stuck(rank, each), rank.open):
-            group = rank.groups[record.group].name
+            group = rank.groups[record.group]
             yield rank, record, [o for o in _needed(rank, record) if _keeps_waiting(job, o, group, record)]
 
 
@@ -144,17 +163,30 @@ def _long(stuck: Sequence[_Stuck]) -> Iterator[Finding]:
             return
 
 
-def _keeps_waiting(job: Job, other: int, group: str, record: Record) -> bool:
-    """Whether a rank has not called an operation that needs it, or is stopped. False if that is not known."""
+def _keeps_waiting(job: Job, other: int, group: Group, record: Record) -> bool:
+    """Whether rank `other` has not called what `record` needs, or is stopped. False if that is not known.
+
+    `group` is the group of `record`, as its rank knows it.
+    """
     if other not in job.ranks:
         return False
     rank = job.ranks[other]
     if _is_stopped(rank):
         return True
     if record.message:
-        return not any(each.message and rank.groups[each.group].name == group for each in rank.open)
-    last = rank.last_collectives.get(group)
+        open_there = (
+            each for each in rank.open if each.message and rank.groups[each.group].name == group.name
+        )
+        return not any(_may_match(record, each, group.rank) for each in open_there)
+    last = rank.last_collectives.get(group.name)
     return last < record.seq if last is not None else rank.has_all
+
+
+def _may_match(message: Record, other: Record, rank: int) -> bool:
+    """Whether `other`, a message of the peer, may be the partner of a message of this rank of the group."""
+    receives = [each.op.startswith("recv") for each in (message, other)]
+    sends = [each.op.startswith("send") for each in (message, other)]
+    return not all(receives) and not all(sends) and other.peer in (-1, rank)
 
 
 def _settled(rank: Rank) -> Dump:
@@ -233,9 +265,12 @@ def _seen(job: Job) -> _Seen | None:
 
 
 def _slow(job: Job) -> Iterator[Finding]:
-    """Ranks, or all ranks of a host, that come last to most operations that need all ranks."""
+    """Ranks, or all ranks of a host, that come last to most operations that need all ranks.
+
+    Nothing is said of a job that has called nothing for longer than these operations took.
+    """
     seen = _seen(job)
-    if seen is None:
+    if seen is None or _pause_ns(job) > max(seen.span_ns, PATIENCE_NS):
         return
     number = len(seen.operations)
     for of, name in ((lambda rank: job.ranks[rank].host, "host"), (lambda rank: rank, "rank")):
@@ -305,6 +340,15 @@ def _needed(rank: Rank, record: Record) -> list[int]:
     if record.op in ("gather", "gather_single", "reduce") and record.root != group.rank:
         return []
     return [each for each in group.ranks if each != rank.rank]
+
+
+def _pause_ns(job: Job) -> int:
+    """How long no rank has been in an operation."""
+    return min(
+        (0 if rank.open else rank.now_ns - max(each.ended_ns for each in rank.records))
+        for rank in job.ranks.values()
+        if rank.records
+    )
 
 
 def _has_failed(group: Group) -> bool:

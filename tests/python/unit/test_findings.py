@@ -264,6 +264,40 @@ def test_both_ends_of_a_long_message_are_in_it() -> None:
     assert findings(job([process(0, 2, [sends]), process(1, 2, [receives])])) == []
 
 
+def test_two_receives_that_wait_for_each_other() -> None:
+    ranks = [
+        process(rank, 2, [record(1, 1, 3, op="recv", message=True, peer=1 - rank, tag=4)])
+        for rank in range(2)
+    ]
+    (found,) = findings(job(ranks))
+    assert found.ranks == ()
+    assert found.text.startswith(
+        "Ranks 0-1 wait for each other. Rank 0 has waited for rank 1 for 3.00 s in seq 1 "
+    )
+    assert "Rank 1 has waited for rank 0 for 3.00 s in seq 1 " in found.text
+
+
+def test_a_receive_and_a_collective_that_wait_for_each_other() -> None:
+    receives = process(1, 2, [record(1, 7, 5, 0.1), record(2, 1, 4, op="recv", message=True, peer=0)])
+    reduces = process(0, 2, [record(1, 7, 5, 0.1), record(2, 8, 4.5)])
+    (found,) = findings(job([reduces, receives]))
+    assert "Rank 0 has waited for rank 1 for 4.50 s in seq 8 all_reduce" in found.text
+    assert "Rank 1 has waited for rank 0 for 4.00 s in seq 1 recv" in found.text
+
+
+def test_a_chain_of_receives_ends_at_the_rank_that_computes() -> None:
+    ranks = [process(rank, 3, [record(1, 1, 5, op="recv", message=True, peer=rank + 1)]) for rank in range(2)]
+    (found,) = findings(job([*ranks, process(2, 3, [], state="R")]))
+    assert found.ranks == (2,)
+
+
+@pytest.mark.parametrize(("peer", "named"), [(-1, []), (0, []), (2, [(1,)])])
+def test_a_send_and_the_receive_of_its_peer(peer: int, named: list[tuple[int, ...]]) -> None:
+    sends = process(0, 3, [record(1, 1, 3, op="send", message=True, peer=1)])
+    receives = process(1, 3, [record(1, 1, 3, op="recv", message=True, peer=peer, awaited_ns=0)], state="R")
+    assert [found.ranks for found in findings(job([sends, receives, process(2, 3, [])]))] == named
+
+
 def test_a_broadcast_needs_its_root_only() -> None:
     waits = [process(rank, 4, [record(2, 7, 5, op="broadcast", root=0)]) for rank in (1, 2)]
     others = [process(rank, 4, [record(1, 6, 9, 0.1)], state="R") for rank in (0, 3)]
@@ -307,12 +341,12 @@ def test_only_what_a_second_look_confirms_is_said() -> None:
     assert confirmed([stays, gone], [stays, new, Finding("d")]) == [stays, Finding("d")]
 
 
-def late_by(seconds: float, host: int) -> list[Process]:
+def late_by(seconds: float, host: int, ago: float = 0) -> list[Process]:
     """Eight ranks on two hosts; those of a host come late to each of 30 operations."""
     processes = []
     for rank in range(8):
         late = seconds if rank // 4 == host else 0.0
-        rows = [record(seq, seq, 30 - seq - late, 0.4 - late) for seq in range(1, 30)]
+        rows = [record(seq, seq, 30 + ago - seq - late, 0.4 - late) for seq in range(1, 30)]
         processes.append(process(rank, 8, rows, hosts=2))
     return processes
 
@@ -325,6 +359,11 @@ def test_a_slow_host() -> None:
 
 def test_a_host_that_is_hardly_late() -> None:
     assert findings(job(late_by(0.01, 1))) == []
+
+
+def test_a_host_that_was_late_before_a_long_pause() -> None:
+    assert findings(job(late_by(0.35, 1, ago=20))) != []
+    assert findings(job(late_by(0.35, 1, ago=60))) == []
 
 
 def test_a_thousand_ranks_fit_one_screen() -> None:
