@@ -127,7 +127,7 @@ def test_operations_at_the_same_time_lie_in_levels_and_all_can_be_pointed_at(tmp
     said, errors = browser.ask(shown, LOOK, tmp_path)
     assert errors == [] and said["whole"] == "timeline: 2 ranks, 14 operations" and told.startswith("14 ")
     assert said["wrong"] == []
-    assert sum("until rank 1 came" in tip for _, tip in said["tips"]) == 1
+    assert sum("until rank 1 called the operation" in tip for _, tip in said["tips"]) == 1
 
 
 def test_levels_are_no_more_than_run_at_once() -> None:
