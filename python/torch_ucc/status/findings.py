@@ -126,20 +126,16 @@ def _waited_for(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
 
 
 def _circle(waits: dict[int, dict[int, _Wait]]) -> str:
-    """Ranks of which each waits for the next, and the last one for the first."""
-    path = [min(waits)]
-    while (following := min(waits[path[-1]])) not in path:
-        path.append(following)
-    circle = path[path.index(following) :]
+    """Say for each rank of a circle in which operation it waits for the next one."""
+    circle = diagnosis.shortest_circle(waits)
     told = []
     for rank, other in zip(circle, [*circle[1:], circle[0]], strict=True):
         wait = waits[rank][other]
-        since = (
-            f" has waited for rank {other} for {duration(wait.ns)}"
-            if wait.is_seen
-            else f" needs rank {other}"
-        )
-        told.append(f"Rank {rank}{since} in {_call(wait.record, wait.group)}.")
+        call = _call(wait.record, wait.group)
+        if wait.is_seen:
+            told.append(f"Rank {rank} has waited for rank {other} for {duration(wait.ns)} in {call}.")
+        else:
+            told.append(f"Rank {rank} needs rank {other} in {call}.")
     return f"Ranks {shown(sorted(circle))} wait for each other. {' '.join(told)}"
 
 

@@ -157,7 +157,7 @@ def _circle(case: Case, names: Sequence[str]) -> Iterator[str]:
                 if not record.over or record.result == "timeout":
                     for other in _not_come(case, calls, group, record.seq):
                         waits[rank].setdefault(other, (group, record))
-    circle = _shortest_circle(waits)
+    circle = shortest_circle(waits)
     if circle:
         tellings = []
         for rank, other in zip(circle, [*circle[1:], circle[0]], strict=True):
@@ -171,7 +171,7 @@ def _circle(case: Case, names: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _shortest_circle(waits: Mapping[int, Iterable[int]]) -> list[int]:
+def shortest_circle(waits: Mapping[int, Iterable[int]]) -> list[int]:
     """Each waits for the next, and the last for the first; empty if there is none."""
     shortest: list[int] = []
     for start in waits:
