@@ -84,15 +84,12 @@ _OF_BLOCKING_WAIT = (
 
 def _blocking(text: str) -> bool:
     """Programs, such as Megatron-LM, set values of earlier versions. A list of operations means all."""
-    names = text.strip().split(",")
-    if names == ["none"] or names == ["all"]:
-        return names == ["all"]
-    if all(name in _OF_BLOCKING_WAIT for name in names):
+    word = text.strip()
+    if word in ("0", "none"):
+        return False
+    if word in ("1", "all") or all(name in _OF_BLOCKING_WAIT for name in word.split(",")):
         return True
-    try:
-        return _switch(text)
-    except ValueError:
-        raise ValueError("0, 1, none or all") from None
+    raise ValueError("0, 1, none or all")
 
 
 def _staged_or(other: str) -> Callable[[str], str]:
