@@ -297,20 +297,26 @@ def test_the_command_names_a_job_by_world_or_pid(tmp_path: Path, capsys: pytest.
     assert kept(tmp_path / "a") == {0: 6} and kept(tmp_path / "b") == {0: 3}
 
 
-def test_the_console_exporter_of_opentelemetry_prints_the_counts(tmp_path: Path) -> None:
-    pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is missing")
-    with launcher(tmp_path) as ours:
+def export(folder: Path, **environment: str) -> str:
+    """Record a rank that has made nine calls, with `--opentelemetry`; return what the command prints."""
+    with launcher(folder) as ours:
         pid = ours.start(context("wm", 0, 1), calls=9)
-        command = [sys.executable, "-m", "torch_ucc", "record", str(tmp_path / "run"), str(pid)]
+        command = [sys.executable, "-m", "torch_ucc", "record", str(folder / "run"), str(pid)]
         done = subprocess.run(
             [*command, "--opentelemetry", "--seconds", "0.01"],
-            env={**os.environ, "OTEL_METRICS_EXPORTER": "console"},
-            capture_output=True,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
             text=True,
             timeout=300,
             check=True,
         )
-    (scope,) = json.loads(done.stdout)["resource_metrics"][0]["scope_metrics"]
+    return done.stdout
+
+
+def test_the_console_exporter_of_opentelemetry_prints_the_counts(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is missing")
+    printed = export(tmp_path, OTEL_METRICS_EXPORTER="console")
+    (scope,) = json.loads(printed)["resource_metrics"][0]["scope_metrics"]
     assert scope["scope"]["name"] == "torch_ucc"
     counts = {each["name"]: each["data"]["data_points"] for each in scope["metrics"]}
     assert [each["count"] for each in counts["torch_ucc_operation_seconds"]] == [9]
@@ -337,22 +343,15 @@ def test_a_collector_gets_the_counts_over_otlp(tmp_path: Path) -> None:
         reason="opentelemetry-exporter-otlp-proto-http is missing",
     )
     Collector.posted.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server, launcher(tmp_path) as ours:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
         try:
-            pid = ours.start(context("wm", 0, 1), calls=9)
-            command = [sys.executable, "-m", "torch_ucc", "record", str(tmp_path / "run"), str(pid)]
-            subprocess.run(
-                [*command, "--opentelemetry", "--seconds", "0.01"],
-                env={
-                    **os.environ,
-                    "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-                    "OTEL_RESOURCE_ATTRIBUTES": "job=test",
-                    "NO_PROXY": "127.0.0.1",
-                },
-                timeout=300,
-                check=True,
+            export(
+                tmp_path,
+                OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{server.server_port}",
+                OTEL_RESOURCE_ATTRIBUTES="job=test",
+                NO_PROXY="127.0.0.1",
             )
         finally:
             server.shutdown()
