@@ -81,11 +81,15 @@ import re, sys, zipfile
 wheel, folder = sys.argv[1:]
 wanted = re.compile(r"torch/(include/.*|version\.py|lib/lib(torch|torch_cpu|torch_python|c10)\.so)")
 with zipfile.ZipFile(wheel) as archive:
-    archive.extractall(folder, filter(wanted.fullmatch, archive.namelist()))
+    names = [name for name in archive.namelist() if wanted.fullmatch(name)]
+    found = {name for name in names if not name.startswith("torch/include/")}
+    if len(found) != 5:
+        raise SystemExit(f"{wheel}: of torch/version.py and four libraries there are only {sorted(found)}")
+    archive.extractall(folder, names)
 UNPACK
     rm -rf "$folder/wheel"
     # Of two headers of one content, g++ takes that with another time for another.
-    find "$folder/torch" -type f -exec touch -d @0 {} +
+    find "$folder/torch" -type f -exec touch -d @0 {} + || return
     touch "$folder/complete"
   fi
   echo "$folder"
@@ -136,8 +140,11 @@ build_again() {
   mkdir -p "$copy/.deps" "$copy/build/wheels"
   cp -r "$root/.deps/ucc" "$copy/.deps/"
   # As links of files: g++ writes the true path of a header into debug information.
-  cp -rl "$home"/{torch,tools,apt,python-*} "$copy/build/wheels/"
-  [[ $1 != *-* ]] || cp -rl "$home/${1#*-}" "$copy/build/wheels/"
+  cp -rl "$home"/{torch,tools} "$copy/build/wheels/"
+  for name in "$home"/{apt,python-*}; do
+    [[ ! -e $name ]] || cp -rl "$name" "$copy/build/wheels/"
+  done
+  [[ -x $1 || $1 != *-* ]] || cp -rl "$home/${1#*-}" "$copy/build/wheels/"
   (cd "$copy" && SOURCE_DATE_EPOCH=$(time_of_release) TORCH_UCC_PYTHON=$(realpath -s "$python") "$copy/ci/wheels" build "$1")
   for name in "$copy"/dist/wheels/*; do
     if cmp "$name" "$results/$(basename "$name")"; then
@@ -203,7 +210,8 @@ provide_root() {
   if [[ ! -e $folder/complete ]]; then
     [[ $(id -u) == 0 ]] || { echo "ci/wheels: a root can only be made by root" >&2; return 1; }
     PATH=$PATH:/usr/sbin
-    command -v debootstrap >/dev/null || step "debootstrap" apt-get install -q -y --no-install-recommends debootstrap
+    command -v debootstrap >/dev/null || step "debootstrap" eval \
+      "apt-get update -q && apt-get install -q -y --no-install-recommends debootstrap"
     read -r address keyring < <("$python" ci/lib/debian.py archive)
     rm -rf "$folder"
     step "root of $1" debootstrap --variant=minbase ${keyring:+--keyring="$keyring"} --include="$packages" "$1" "$folder" "$address"
