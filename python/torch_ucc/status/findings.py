@@ -121,13 +121,13 @@ def _waited_for(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
         if waiting:
             yield _cause(job.ranks[cause], waiting)
     if waits and not causes:
+        circle = diagnosis.shortest_circle(waits)
         told = diagnosis.circle([_settled(rank) for rank in job.ranks.values()])
-        yield Finding(told or _circle(waits))
+        yield Finding(told or _circle(circle, waits), tuple(sorted(circle)))
 
 
-def _circle(waits: dict[int, dict[int, _Wait]]) -> str:
+def _circle(circle: Sequence[int], waits: dict[int, dict[int, _Wait]]) -> str:
     """Say for each rank of a circle in which operation it waits for the next one."""
-    circle = diagnosis.shortest_circle(waits)
     told = []
     for rank, other in zip(circle, [*circle[1:], circle[0]], strict=True):
         wait = waits[rank][other]
@@ -136,7 +136,8 @@ def _circle(waits: dict[int, dict[int, _Wait]]) -> str:
             told.append(f"Rank {rank} has waited for rank {other} for {duration(wait.ns)} in {call}.")
         else:
             told.append(f"Rank {rank} needs rank {other} in {call}.")
-    return f"Ranks {shown(sorted(circle))} wait for each other. {' '.join(told)}"
+    wait_for = "wait for each other" if len(circle) > 1 else "waits for itself"
+    return f"{_ranks(sorted(circle))} {wait_for}. {' '.join(told)}"
 
 
 def _stuck(job: Job) -> Iterator[_Stuck]:
@@ -315,9 +316,12 @@ def is_stuck(rank: Rank, record: Record) -> bool:
     """Whether the rank seems to wait for an operation, and has for long.
 
     The recorder sees wait(), but not a wait for a future. So a collective counts as well if its process uses
-    hardly any core. A receive may be posted long before the program needs it.
+    hardly any core. A receive may be posted long before the program needs it, and one thread may wait for
+    messages while another calls operations.
     """
     if record.over or record.route in ("none", "store"):
+        return False
+    if record.message and any(each.issued_ns > record.awaited_ns for each in rank.records):
         return False
     if record.awaited_ns:
         return rank.now_ns - record.awaited_ns > PATIENCE_NS
@@ -339,9 +343,9 @@ def _needed(rank: Rank, record: Record) -> list[int]:
 
 
 def _pause_ns(job: Job) -> int:
-    """How long no rank has been in an operation."""
+    """How long no rank has been in a collective, or has had the result of anything."""
     return min(
-        (0 if rank.open else rank.now_ns - max(each.ended_ns for each in rank.records))
+        0 if any(e.collective for e in rank.open) else rank.now_ns - max(e.ended_ns for e in rank.records)
         for rank in job.ranks.values()
         if rank.records
     )

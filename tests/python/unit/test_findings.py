@@ -161,6 +161,7 @@ def test_ranks_in_a_circle_are_told_by_the_diagnosis() -> None:
     other = process(1, 2, [record(1, 1, 20, group=2)], groups=2)
     made = job([one, other])
     (found,) = findings(made)
+    assert found.ranks == (0, 1)
     assert found.text.startswith("Ranks wait for each other in a circle")
     assert [len(rank.records) for rank in made.ranks.values()] == [1, 1]
 
@@ -270,7 +271,7 @@ def test_two_receives_that_wait_for_each_other() -> None:
         for rank in range(2)
     ]
     (found,) = findings(job(ranks))
-    assert found.ranks == ()
+    assert found.ranks == (0, 1)
     assert found.text.startswith(
         "Ranks 0-1 wait for each other. Rank 0 has waited for rank 1 for 3.00 s in seq 1 "
     )
@@ -283,6 +284,29 @@ def test_a_receive_and_a_collective_that_wait_for_each_other() -> None:
     (found,) = findings(job([reduces, receives]))
     assert "Rank 0 has waited for rank 1 for 4.50 s in seq 8 all_reduce" in found.text
     assert "Rank 1 has waited for rank 0 for 4.00 s in seq 1 recv" in found.text
+
+
+def listening(rank: int) -> Record:
+    """One thread of the rank waits for a message of the other one, and did so before all that follows."""
+    return record(1, 1, 50, op="recv", message=True, peer=1 - rank)
+
+
+def test_threads_that_wait_for_messages_accuse_nobody() -> None:
+    works = [process(rank, 2, [listening(rank), record(2, 1, 0.5)]) for rank in range(2)]
+    assert findings(job(works)) == []
+
+
+def test_who_computes_is_named_beside_threads_that_wait_for_messages() -> None:
+    waits = process(0, 2, [listening(0), record(2, 1, 40, 0.1), record(3, 2, 30)])
+    computes = process(1, 2, [listening(1), record(2, 1, 40, 0.1)], state="R")
+    (found,) = findings(job([waits, computes]))
+    assert found.ranks == (1,)
+    assert "Rank 0 has waited for rank 1 for 30.00 s in seq 2 all_reduce" in found.text
+
+
+def test_a_receive_from_oneself_that_nobody_sends() -> None:
+    (found,) = findings(job([process(0, 1, [record(1, 1, 3, op="recv", message=True, peer=0)])]))
+    assert found.text.startswith("Rank 0 waits for itself. Rank 0 has waited for rank 0 for 3.00 s in seq 1 ")
 
 
 def test_a_chain_of_receives_ends_at_the_rank_that_computes() -> None:
@@ -364,6 +388,9 @@ def test_a_host_that_is_hardly_late() -> None:
 def test_a_host_that_was_late_before_a_long_pause() -> None:
     assert findings(job(late_by(0.35, 1, ago=20))) != []
     assert findings(job(late_by(0.35, 1, ago=60))) == []
+    first, *others = late_by(0.35, 1, ago=60)
+    posted = record(99, 1, 80, op="recv", message=True, peer=1, awaited_ns=0)
+    assert findings(job([dataclasses.replace(first, records=[posted, *first.records]), *others])) == []
 
 
 def test_a_thousand_ranks_fit_one_screen() -> None:
