@@ -76,18 +76,18 @@ def _switch(text: str) -> bool:
 
 
 _OF_BLOCKING_WAIT = (
-    *("allgather", "allgather_base", "allreduce", "alltoall", "broadcast", "gather", "reduce"),
-    *("reduce_scatter", "scatter", "send", "recv"),
+    *("allgather", "allgather_base", "allreduce", "alltoall", "alltoall_base", "broadcast", "gather"),
+    *("reduce", "reduce_scatter", "reduce_scatter_base", "scatter", "send", "recv"),
 )
 """Earlier versions of torch-ucc accept a list of these names, or "all", or "none"."""
 
 
 def _blocking(text: str) -> bool:
     """Programs, such as Megatron-LM, set values of earlier versions. A list of operations means all."""
-    word = text.strip()
-    if word in ("0", "none"):
+    words = {word.strip() for word in text.lower().split(",")} - {""}
+    if words <= {"0"} or words == {"none"}:
         return False
-    if word in ("1", "all") or all(name in _OF_BLOCKING_WAIT for name in word.split(",")):
+    if words in ({"1"}, {"all"}) or words <= set(_OF_BLOCKING_WAIT):
         return True
     raise ValueError("0, 1, none or all")
 

@@ -57,13 +57,14 @@ def test_what_is_no_switch(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "blocks"), [("none", False), ("all", True), ("0", False), ("1", True), ("allreduce,send", True)]
+    ("text", "blocks"),
+    [("none", False), ("", False), ("0", False), ("All", True), ("1", True), ("allreduce, send,", True)],
 )
 def test_blocking_wait_takes_values_of_earlier_versions(text: str, blocks: bool) -> None:
     assert from_environment({"TORCH_UCC_BLOCKING_WAIT": text}).blocking_wait is blocks
 
 
-@pytest.mark.parametrize("text", ["", "some", "allreduce,", "all,none"])
+@pytest.mark.parametrize("text", ["some", "allreduce,some", "all,none", "0,allreduce"])
 def test_what_is_no_blocking_wait(text: str) -> None:
     with pytest.raises(ValueError, match=r"TORCH_UCC_BLOCKING_WAIT=.* is not 0, 1, none or all"):
         from_environment({"TORCH_UCC_BLOCKING_WAIT": text})
