@@ -84,7 +84,7 @@ def in_files(environment: Mapping[str, str]) -> dict[str, str]:
     places = [environment[name] for name in ("HOME", "UCX_CONFIG_DIR") if name in environment]
     of_ucc = Path(environment.get("UCC_CONFIG_FILE") or Path(environment.get("HOME", ""), "ucc.conf"))
     named = [*(Path(place, "ucx.conf") for place in (*places, ".")), of_ucc]
-    files = [file for file in named if file.is_file()]
+    files = [file for file in named if os.access(file, os.R_OK)]
     if not files:
         return {}
     import configparser
