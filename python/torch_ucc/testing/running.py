@@ -41,6 +41,8 @@ from torch_ucc.testing import stacks
 
 _now = time.monotonic
 PR_SET_PDEATHSIG = 1
+_START = datetime.timedelta(seconds=60)
+"""Processes may take so long until all of them create the default group."""
 
 
 class RankError(Exception):
@@ -221,8 +223,7 @@ def rank_main(launch: Launch, rank: int) -> None:
     try:
         fn, args = pickle.loads(launch.call)
         if launch.init:
-            timeout = datetime.timedelta(seconds=launch.group_timeout)
-            dist.init_process_group(launch.backend, timeout=timeout)
+            _create_group(launch)
         result = pickle.dumps(("returned", "", fn(*args)))
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -234,6 +235,16 @@ def rank_main(launch: Launch, rank: int) -> None:
         os._exit(1)
     # multiprocessing would end it without exit handlers and destructors, which are under test too.
     ctypes.pythonapi.Py_Exit(0)
+
+
+def _create_group(launch: Launch) -> None:
+    """The default group. A short timeout is for its operations: ranks may start at very different times."""
+    timeout = datetime.timedelta(seconds=launch.group_timeout)
+    dist.init_process_group(launch.backend, timeout=max(timeout, _START))
+    if timeout < _START:
+        group = dist.distributed_c10d._get_default_group()
+        for device in group._device_types:
+            group._get_backend(device)._set_default_timeout(timeout)
 
 
 def _pickled(error: BaseException) -> bytes | None:
