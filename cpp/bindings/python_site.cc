@@ -1,6 +1,7 @@
 #include "bindings/python_site.h"
 
 #include <Python.h>
+#include <frameobject.h>  // PyFrame_GetBack, in Python 3.10
 #include <pthread.h>
 
 #include <array>
