@@ -241,7 +241,11 @@ CommContext::~CommContext() = default;
 std::unique_ptr<LifeLines> CommContext::open_lines(const GiveUp& give_up, Deadline deadline, std::vector<JobFacts::Door>& doors) {
   const std::uint64_t self = roster_.self();
   const LinePlan& plan = roster_.plan();
-  if (plan.hosts() < 2 || !settings_.life_lines) {
+  if (plan.hosts() < 2) {
+    return nullptr;
+  }
+  if (!settings_.life_lines) {
+    engine_.miss_deaths();
     return nullptr;
   }
   const auto key = [&](std::uint64_t position) { return key_prefix_ + "/line/" + std::to_string(position); };
@@ -264,6 +268,7 @@ void CommContext::wait_for_lines(const GiveUp& give_up, Deadline deadline) {
     names += (names.empty() ? "" : ", ") + roster_.describe(peer);
   }
   if (!names.empty()) {
+    engine_.miss_deaths();
     TORCH_WARN("ucc: ", roster_.describe(roster_.self()), " cannot open a TCP connection to ", names,
                ". If one of these ranks dies, this rank may notice it only when an operation times out. Allow TCP connections "
                "between the hosts on all ports, or set TORCH_UCC_LIFE_LINES=0 on all ranks to turn these connections off.");
@@ -375,10 +380,20 @@ std::optional<hosts::Levels> CommContext::divide(const GroupSpec& group, std::ui
   };
   const auto rank = static_cast<std::size_t>(group.rank);
   levels.host = layout.host_of(rank);
+  levels.engine = &engine_;
   levels.piece_bytes = 2 * settings_.segment_bytes;  // smaller pieces cost more switches than they gain
   const std::vector<std::uint64_t> here = positions(layout.on(levels.host));
   const std::size_t place = layout.place_of(rank);
   levels.board = arena_->open(id, here, static_cast<int>(place), roster_.bells_of(here), domain);
+  if (levels.board == nullptr) {
+    {
+      const MutexLock lock(mutex_);
+      open_groups_.erase(domain.get());
+    }
+    throw StatusError(Status(StatusCode::unsupported, "group '" + group.name +
+                                                          "' cannot be created: the memory that the ranks of this host share "
+                                                          "has no room for another group"));
+  }
   levels.board->set_group_ranks(layout.on(levels.host));
   if (place < layout.rows()) {
     levels.row = std::make_shared<UccTeam>(static_cast<std::uint16_t>(id + 1), positions(layout.row(place)),
@@ -394,12 +409,14 @@ void CommContext::give_up(const Membership& group, const std::string& why) {
   }
 }
 
+// Also waits for threads that still work on tensors of its callers, for which nobody may be waiting.
 void CommContext::fail(const Membership& group, const std::string& why) {
   engine_.fail(group.team->domain(), Status(StatusCode::closed, why));
   const std::shared_ptr<shm::Board>& board = group.levels ? group.levels->board : group.board;
   if (board != nullptr) {
     board->set_state(shm::State::failed);
   }
+  engine_.take_back_all(group.team->domain(), Deadline::after(kForOurselves));
 }
 
 void CommContext::leave(const Membership& group, const std::string& name, std::chrono::milliseconds limit) {
@@ -409,14 +426,16 @@ void CommContext::leave(const Membership& group, const std::string& name, std::c
   if (team->id() == kFirstGroup) {
     founder_open_.store(false);
   }
-  if (engine_.drain(team->domain(), deadline)) {
-    engine_.with_baton(Deadline::after(kForOurselves), [&](LoopToken& token) {
-      team->destroy(token);
-      if (group.levels && group.levels->row != nullptr) {
-        group.levels->row->destroy(token);
-      }
-    });
-  } else {
+  const bool drained = engine_.drain(team->domain(), deadline, [&](LoopToken& token) {
+    team->destroy(token);
+    if (group.levels && group.levels->row != nullptr) {
+      group.levels->row->destroy(token);
+    }
+    if (board != nullptr) {
+      board->set_state(shm::State::left);  // a call that comes at this moment does not start any more
+    }
+  });
+  if (!drained) {
     fail(group, "group '" + name + "' was closed while it was in flight");
   }
   if (board != nullptr) {

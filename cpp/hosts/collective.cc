@@ -145,16 +145,18 @@ bool Collective::poll_piece(LoopToken& token, Piece& piece) {
   bool advanced = false;
   while (piece.ended != steps.size()) {
     Op& step = *steps[piece.ended];
-    const State state = step.poll(token);
-    advanced = advanced || state != State::in_flight;
-    if (state != State::ended) {
+    if (!piece.in_doubt_since) {
+      const State state = step.poll(token);
+      advanced = advanced || state != State::in_flight;
+      if (state != State::ended) {
+        return advanced;
+      }
+      fail(step.transport_status());
+    }
+    if (status_.ok() && !may_go_on(token, piece, step)) {
       return advanced;
     }
     ++piece.ended;
-    fail(step.transport_status());
-    if (Status doubt = step.doubt(); doubt_.ok()) {
-      doubt_ = std::move(doubt);
-    }
     if (!status_.ok()) {
       return true;
     }
@@ -167,6 +169,33 @@ bool Collective::poll_piece(LoopToken& token, Piece& piece) {
   piece.ended = 0;
   if (piece.stage == Piece::in_row) {  // the pieces come here in their order, on all ranks
     begin(token, piece);
+  }
+  return true;
+}
+
+// A step in the row may have ended well with data that never came. The next stage would show these data to
+// the other ranks of the host, whose operations know nothing of the doubt. Returns false while the verdict
+// is open.
+bool Collective::may_go_on(LoopToken& token, Piece& piece, const Op& step) {
+  const Status doubt = step.doubt();
+  if (doubt.ok()) {
+    return true;
+  }
+  if (!piece.in_doubt_since) {
+    piece.in_doubt_since = Clock::now();
+  }
+  switch (levels_.engine->verdict_on_step(token, domain(), *piece.in_doubt_since)) {
+    case Suspects::Verdict::waits:
+      return false;
+    case Suspects::Verdict::believed:
+      break;
+    case Suspects::Verdict::group_failed:
+    case Suspects::Verdict::failed:
+      fail(doubt);
+  }
+  piece.in_doubt_since.reset();
+  if (doubt_.ok()) {
+    doubt_ = doubt;
   }
   return true;
 }

@@ -55,6 +55,7 @@ class Collective : public Op {
   bool make_piece(LoopToken& token);
   void fill_slot(LoopToken& token);
   bool poll_piece(LoopToken& token, Piece& piece);
+  bool may_go_on(LoopToken& token, Piece& piece, const Op& step);
   void add_up(const Piece::Sum& sum);
   void drop_pieces(LoopToken& token);
   void fail(const Status& status);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/by_host.h"
+#include "progress/engine.h"
 #include "shm/board.h"
 #include "ucc/team.h"
 
@@ -57,6 +58,7 @@ struct Levels {
   std::shared_ptr<shm::Board> board;  // of the ranks on its host
   std::shared_ptr<UccTeam> row;       // null if the rank is in no row
   std::size_t piece_bytes = 0;        // collectives are cut into pieces of so many bytes
+  const Engine* engine = nullptr;     // which runs the collectives
 
   std::size_t place() const { return board->rank(); }
 };

@@ -6,8 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "base/deadline.h"
 #include "hosts/levels.h"
 #include "progress/op.h"
 #include "shm/movement.h"
@@ -34,6 +36,8 @@ struct Piece {
   std::size_t stage = 0;   // the first one that has not ended
   bool has_begun = false;  // whether it has begun
   std::size_t ended = 0;   // how many of its steps have ended
+  // Since when the next step has ended, in doubt. The piece does not go on meanwhile.
+  std::optional<Clock::time_point> in_doubt_since;
 
   bool has_ended() const { return stage == kStages; }
   // Whether UCC is done with the memory.

@@ -214,7 +214,7 @@ void Engine::poll(LoopToken& token, const Op* until, int rounds) {
   }
 }
 
-bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
+bool Engine::drain(const FailureDomain& domain, Deadline deadline, const std::function<void(LoopToken&)>& then) {
   constexpr std::chrono::milliseconds kToLook{500};  // for the baton, before nothing is known
   Parker parker(policy_, Clock::now());
   bool looked = false;
@@ -227,6 +227,9 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
       poll(token, nullptr, parker.polls());
       busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& op) { return &op->domain() == &domain; }) ||
              suspects_.has_of(domain);
+      if (!busy && then != nullptr && !failed() && !domain.failed()) {
+        then(token);
+      }
     });
     const Clock::time_point now = Clock::now();
     if (!busy) {
@@ -245,6 +248,22 @@ bool Engine::drain(const FailureDomain& domain, Deadline deadline) {
   return false;
 }
 
+bool Engine::take_back_all(const FailureDomain& domain, Deadline deadline) {
+  const bool taken_back = with_baton(deadline, [&](LoopToken& token) {
+    baton_.assert_held();
+    admit_intake(token);
+    abandon_failed(token);
+    judge(token);
+  });
+  while (domain.is_storing()) {
+    if (deadline.passed()) {
+      return false;
+    }
+    ::sched_yield();
+  }
+  return taken_back;
+}
+
 // Finishes an operation that the transport ended well, and returns its result. Returns nothing if
 // another thread has taken the caller's memory back and completes the operation.
 std::optional<Status> Engine::result_of(Op& op) {
@@ -255,6 +274,7 @@ std::optional<Status> Engine::result_of(Op& op) {
                                     op.describe() + " ended after its caller had stopped waiting, so its result was not stored"))
                               : std::nullopt;
   }
+  const FailureDomain::Storing storing(op.domain());
   if (failure_for(op) != nullptr) {
     return given_up(op);
   }

@@ -97,10 +97,23 @@ class Engine {
   // for LossPolicy::quiet. Until then operations may still end well. Returns at once. Any thread.
   void lose(FailureDomain& domain, Loss loss);
 
-  // Drives until no operation of `domain` is in flight. Returns false if `deadline` passes first,
-  // or if the domain or the engine has failed. Looks once in any case, and waits half a second for
-  // the baton to do so.
-  bool drain(const FailureDomain& domain, Deadline deadline);
+  // Reports that ranks may end unnoticed. Then the end of one rank explains no success in doubt any
+  // more: another rank, of the group in doubt, may have ended as well. Any thread.
+  void miss_deaths() { misses_deaths_.store(true, std::memory_order_relaxed); }
+
+  // The verdict on a step of an operation of `domain` that ended well, but has been in doubt since
+  // then. An operation that shows its peers the data of such a step waits for the verdict.
+  Suspects::Verdict verdict_on_step(LoopToken& token, const FailureDomain& domain, Clock::time_point since) const;
+
+  // Drives until no operation of `domain` is in flight, and then calls `then` (if not null) before
+  // another one can start. Returns false, without that call, if `deadline` passes first, or if the
+  // domain or the engine has failed. Looks once in any case, and waits half a second for the baton
+  // to do so.
+  bool drain(const FailureDomain& domain, Deadline deadline, const std::function<void(LoopToken&)>& then = nullptr);
+
+  // For a domain that has failed: waits, until `deadline`, for the threads that still work on memory
+  // of its operations' callers. When it returns true, none does, and none will.
+  bool take_back_all(const FailureDomain& domain, Deadline deadline);
 
   // Whether requests that never end may be left in the transport. Then the transport must not be
   // closed.
@@ -177,6 +190,8 @@ class Engine {
   void serve_intake();
   void deliver(std::span<Ended> ended);
   const Status* failure_for(const Op& op) const { return failure_for(op.domain()); }
+  bool can_believe(bool ended_well) const { return ended_well && !misses_deaths_.load(std::memory_order_relaxed); }
+  Clock::time_point death_seen() const { return Clock::time_point(Clock::duration(last_death_.load(std::memory_order_acquire))); }
   Status failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason);
   std::optional<Status> result_of(Op& op);
   bool complete(Op& op, Status status);
@@ -224,6 +239,7 @@ class Engine {
 
   // When a domain last lost a member, or failed because a peer was gone
   std::atomic<Clock::rep> last_death_;
+  std::atomic<bool> misses_deaths_{false};
   std::atomic<std::uint64_t> domain_failures_{0};
   // An operation that ended well has left requests in the transport
   std::atomic<bool> keeps_ended_{false};

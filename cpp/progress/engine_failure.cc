@@ -24,7 +24,7 @@ void Engine::judge(LoopToken& token) {
     return;
   }
   const Clock::time_point now = Clock::now();
-  const Clock::time_point last_death{Clock::duration(last_death_.load(std::memory_order_acquire))};
+  const Clock::time_point last_death = death_seen();
   if (const auto unexplained = suspects_.take_unexplained(now, last_death)) {
     fail(*unexplained);
   }
@@ -34,7 +34,7 @@ void Engine::judge(LoopToken& token) {
     if (!domain.failed() && domain.has_lost()) {
       fail(domain, domain.losses().front().reason);
     }
-    switch (suspects_.verdict(each, failure_for(*each.op) != nullptr, now, last_death)) {
+    switch (suspects_.verdict(can_believe(each.ended_well), each.since, failure_for(*each.op) != nullptr, now, last_death)) {
       case Suspects::Verdict::waits:
         return false;
       case Suspects::Verdict::group_failed: {
@@ -57,6 +57,13 @@ void Engine::judge(LoopToken& token) {
     ended_.push_back({std::move(each.op), std::move(failure)});
     return true;
   });
+}
+
+Suspects::Verdict Engine::verdict_on_step(LoopToken& token, const FailureDomain& domain, Clock::time_point since) const {
+  token.check();
+  baton_.assert_held();
+  const bool group_fails = domain.has_lost() || failure_for(domain) != nullptr;
+  return suspects_.verdict(can_believe(true), since, group_fails, Clock::now(), death_seen());
 }
 
 void Engine::expire(LoopToken& token, Clock::time_point now) {

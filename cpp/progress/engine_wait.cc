@@ -158,7 +158,7 @@ void Engine::rest(Parker& parker, Clock::time_point now, Op* waited_for, Deadlin
 }
 
 bool Engine::settled(Op& op) {
-  if (failure_for(op) != nullptr && !op.completion().done() && op.take_back(Op::After::given_up)) {
+  if (op.posted() && failure_for(op) != nullptr && !op.completion().done() && op.take_back(Op::After::given_up)) {
     complete(op, given_up(op));
   }
   return op.completion().done();

@@ -53,7 +53,7 @@ class FailureDomain {
         return false;
       }
       failure_ = std::move(reason);
-      failed_.store(true, std::memory_order_release);
+      failed_.store(true, std::memory_order_seq_cst);  // before a look at storing_
       listener = std::exchange(listener_, nullptr);
     }
     if (listener) {
@@ -75,6 +75,20 @@ class FailureDomain {
     return losses_;
   }
 
+  // Lives while a thread stores the result of an operation of the domain. Whoever sees that the domain
+  // has failed, and then that nobody is storing, knows that no result will be stored any more.
+  class Storing {
+   public:
+    explicit Storing(FailureDomain& domain) : domain_(domain) { domain_.storing_.fetch_add(1, std::memory_order_seq_cst); }
+    ~Storing() { domain_.storing_.fetch_sub(1, std::memory_order_release); }
+    Storing(const Storing&) = delete;
+    Storing& operator=(const Storing&) = delete;
+
+   private:
+    FailureDomain& domain_;
+  };
+  bool is_storing() const { return storing_.load(std::memory_order_seq_cst) != 0; }
+
   // About data for all collectives of the domain, since members pass on data of other members. The
   // engine uses it with the baton.
   Quiet& quiet() { return quiet_; }
@@ -84,6 +98,7 @@ class FailureDomain {
   std::function<std::string()> observer_;
   std::atomic<bool> failed_{false};
   std::atomic<bool> lost_{false};
+  std::atomic<int> storing_{0};
   mutable Mutex mutex_;  // the first of several threads that report a failure wins
   Status failure_;       // written once before failed_
   std::function<void()> listener_ TUCC_GUARDED_BY(mutex_);

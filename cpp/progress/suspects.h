@@ -74,12 +74,15 @@ class Suspects {
     return failure;
   }
 
-  Verdict verdict(const Suspect& suspect, bool group_failed, Clock::time_point now, Clock::time_point last_death) const {
+  // `can_believe`: whether the operation ended well, and the loss of a peer can explain the doubt.
+  // `since`: when the operation became a suspect.
+  Verdict verdict(bool can_believe, Clock::time_point since, bool group_failed, Clock::time_point now,
+                  Clock::time_point last_death) const {
     if (group_failed) {
       return Verdict::group_failed;
     }
-    const bool believed = suspect.ended_well && explained(now, last_death);
-    if (now - suspect.since < (believed ? std::min<Clock::duration>(limit_, kBelief) : limit_)) {
+    const bool believed = can_believe && explained(now, last_death);
+    if (now - since < (believed ? std::min<Clock::duration>(limit_, kBelief) : limit_)) {
       return Verdict::waits;
     }
     return believed ? Verdict::believed : Verdict::failed;
@@ -96,7 +99,9 @@ class Suspects {
   }
 
  private:
-  bool explained(Clock::time_point now, Clock::time_point last_death) const { return now - last_death < kAftermath + limit_; }
+  bool explained(Clock::time_point now, Clock::time_point last_death) const {
+    return limit_.count() != 0 && now - last_death < kAftermath + limit_;
+  }
 
   const Clock::duration limit_;
   std::vector<Suspect> held_;

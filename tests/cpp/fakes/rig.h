@@ -16,8 +16,10 @@
 namespace torch_ucc {
 
 struct Rig {
+  explicit Rig(LossPolicy losses = {}) : engine(transport, {}, Bell(), losses) {}
+
   FakeTransport transport;
-  Engine engine{transport, {}};
+  Engine engine;
 
   std::shared_ptr<FakeOp> post(FakeOp::Plan plan, Follow follow = Follow::waits) {
     auto op = make_op(std::move(plan));

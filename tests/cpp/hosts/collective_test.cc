@@ -19,6 +19,7 @@
 #include "fakes/fake_ucc.h"
 #include "fakes/limits.h"
 #include "fakes/rig.h"
+#include "ucc/error_log.h"
 
 namespace torch_ucc::hosts {
 namespace {
@@ -35,8 +36,8 @@ class Probe final : public Collective {
 class Job {
  public:
   // `host_of`: the host of each rank.
-  Job(const std::vector<std::size_t>& host_of, std::size_t piece_bytes)
-      : layout_(std::make_shared<Layout>(ByHost(host_of))), exchanged_(layout_->rows()) {
+  Job(const std::vector<std::size_t>& host_of, std::size_t piece_bytes, LossPolicy losses = {})
+      : rig_(losses), layout_(std::make_shared<Layout>(ByHost(host_of))), exchanged_(layout_->rows()) {
     ucc = {};
     ucc.on_init = [this](std::size_t request) { initialised_by_[current_].push_back(request); };
     for (std::size_t host = 0; host < layout_->hosts(); ++host) {
@@ -47,7 +48,7 @@ class Job {
       const std::size_t host = layout_->host_of(rank);
       const std::size_t place = layout_->place_of(rank);
       const std::shared_ptr<UccTeam> row = place < layout_->rows() ? team(domain) : nullptr;
-      ranks_.push_back({{layout_, host, faces_[host]->board(place), row, piece_bytes}, team(domain)});
+      ranks_.push_back({{layout_, host, faces_[host]->board(place), row, piece_bytes, &rig_.engine}, team(domain)});
     }
     initialised_by_.resize(ranks_.size());
   }
@@ -71,6 +72,7 @@ class Job {
     with_baton([&](LoopToken& token) { state = op.poll(token); });
     return state;
   }
+  Engine& engine() { return rig_.engine; }
   bool is_drained(Probe& op) {
     bool drained = false;
     with_baton([&](LoopToken& token) { drained = op.is_drained(token); });
@@ -466,7 +468,20 @@ class TwoHosts : public testing::Test {
   }
   Numbers& memory(std::size_t rank) { return all_reduce_.memory[rank]; }
 
-  Job job_{{0, 0, 1, 1}, 1024};
+  // Until the ranks wait for the network, which then ends their collective of the row in doubt.
+  void doubt() {
+    start_all();
+    for (int turn = 0; turn < 10; ++turn) {
+      for (std::size_t rank = 0; rank < 4; ++rank) {
+        job_.poll(rank, *ops_[rank]);
+      }
+    }
+    ASSERT_GT(ucc.posted, 0U);
+    ErrorLog::add("a message was not delivered");
+  }
+
+  static constexpr milliseconds kVerdict{30};
+  Job job_{{0, 0, 1, 1}, 1024, {.verdict = kVerdict}};
   Case all_reduce_{Kind::all_reduce, 4, 0, 1000, true};
   std::vector<std::shared_ptr<Probe>> ops_;
 };
@@ -484,6 +499,45 @@ TEST_F(TwoHosts, AnErrorOfUccFailsTheOperation) {
   drive();
   for (const std::size_t rank : {0, 2}) {  // those in the row that so little data goes through
     EXPECT_EQ(ops_[rank]->transport_status().code(), StatusCode::transport);
+  }
+}
+
+// Rank 1 knows nothing of the doubt of rank 0, and would end well.
+TEST_F(TwoHosts, DataInDoubtAreNotShownToTheOtherRanksOfTheHost) {
+  doubt();
+  const Deadline deadline = hard_limit();
+  while (ops_[0]->transport_status().ok() && !deadline.passed()) {
+    EXPECT_FALSE(drive());
+  }
+  drive();
+  for (const std::size_t rank : {0, 2}) {
+    EXPECT_EQ(ops_[rank]->transport_status().code(), StatusCode::transport);
+    EXPECT_NE(ops_[rank]->transport_status().message().find("a message was not delivered"), std::string::npos);
+  }
+  for (const std::size_t rank : {1, 3}) {
+    EXPECT_EQ(job_.poll(rank, *ops_[rank]), Op::State::in_flight);
+    EXPECT_EQ(memory(rank), numbers_of(rank, 1000)) << "nothing may be stored";
+  }
+}
+
+TEST_F(TwoHosts, DataInDoubtAreNotShownIfAMemberIsLost) {
+  doubt();
+  job_.engine().lose(ops_[0]->domain(), {2, Status(StatusCode::peer_gone, "rank 2 has died"), Loss::kUnknown});
+  drive();
+  EXPECT_EQ(ops_[0]->transport_status().code(), StatusCode::transport);
+  EXPECT_EQ(job_.poll(1, *ops_[1]), Op::State::in_flight);
+}
+
+TEST_F(TwoHosts, DataInDoubtAreBelievedIfSomebodyElseIsGone) {
+  doubt();
+  FailureDomain other("other group");
+  job_.engine().lose(other, {1, Status(StatusCode::peer_gone, "rank 9 has died"), Loss::kUnknown});
+  const Deadline deadline = hard_limit();
+  while (!drive() && !deadline.passed()) {
+  }
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_TRUE(ops_[rank]->transport_status().ok());
+    EXPECT_EQ(memory(rank), sum_of(4, 1000));
   }
 }
 

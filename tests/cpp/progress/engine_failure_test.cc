@@ -2,9 +2,11 @@
 // buffers were let go.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "fakes/rig.h"
 #include "progress/engine.h"
@@ -252,7 +254,47 @@ TEST(EngineFailure, DrainOfAFailedEngineSaysSo) {
   EXPECT_FALSE(rig.engine.drain(domain, hard_limit()));
 }
 
+TEST(EngineFailure, AnOperationThatWasNotPostedDoesNotCount) {
+  FailureDomain domain("group");
+  Rig rig;
+  const auto op = make_op({.domain = &domain});
+  rig.engine.fail(domain, kCut);
+  EXPECT_FALSE(rig.engine.settled(*op));
+  EXPECT_EQ(rig.engine.outstanding(), 0U);
+}
+
 // --- memory of the caller
+
+TEST(EngineFailure, TakesBackTheMemoryOfOperationsThatNobodyWaitsFor) {
+  FailureDomain domain("group");
+  Rig rig;
+  rig.engine.stop_background();
+  const auto op = rig.post({.polls = FakeOp::kNever, .domain = &domain}, Follow::leaves);
+  rig.engine.fail(domain, kCut);
+  EXPECT_TRUE(rig.engine.take_back_all(domain, hard_limit()));
+  EXPECT_EQ(op->taken_back(), 1);
+}
+
+TEST(EngineFailure, WaitsForAResultThatIsBeingStored) {
+  FailureDomain domain("group");
+  Rig rig;
+  std::atomic<bool> storing{false};
+  std::atomic<bool> may_end{false};
+  const auto op = make_op({.domain = &domain, .finish = [&] {
+                             storing.store(true);
+                             storing.notify_all();
+                             may_end.wait(false);
+                             return Status();
+                           }});
+  std::thread caller([&] { EXPECT_TRUE(rig.engine.run(op).ok()); });
+  storing.wait(false);
+  rig.engine.fail(domain, kCut);
+  EXPECT_FALSE(rig.engine.take_back_all(domain, Deadline::after(milliseconds(20))));
+  may_end.store(true);
+  may_end.notify_all();
+  EXPECT_TRUE(rig.engine.take_back_all(domain, hard_limit()));
+  caller.join();
+}
 
 TEST(EngineFailure, TheCallersMemoryIsTakenBackBeforeAFailureIsReported) {
   for (const bool driven : {true, false}) {

@@ -80,7 +80,12 @@ TEST(Engine, DrainEndsWhenItsFailureDomainIsIdle) {
   const auto first = rig.post({.polls = 100, .domain = &mine});
   const auto second = rig.post({.polls = 500, .domain = &mine});
   const auto foreign = rig.post({.polls = FakeOp::kNever, .domain = &other});
-  EXPECT_TRUE(rig.engine.drain(mine, hard_limit()));
+  bool is_last = false;
+  EXPECT_TRUE(rig.engine.drain(mine, hard_limit(), [&](LoopToken& token) {
+    token.check();
+    is_last = true;
+  }));
+  EXPECT_TRUE(is_last);
   EXPECT_TRUE(first->done());
   EXPECT_TRUE(second->done());
   EXPECT_FALSE(foreign->done());
@@ -90,7 +95,7 @@ TEST(Engine, DrainGivesUpAtItsDeadline) {
   FailureDomain mine("mine");
   Rig rig;
   const auto op = rig.post({.polls = FakeOp::kNever, .domain = &mine});
-  EXPECT_FALSE(rig.engine.drain(mine, Deadline::after(milliseconds(5))));
+  EXPECT_FALSE(rig.engine.drain(mine, Deadline::after(milliseconds(5)), [](LoopToken&) { FAIL(); }));
   EXPECT_FALSE(op->done());
   EXPECT_FALSE(rig.engine.failed());
 }

@@ -85,6 +85,18 @@ TEST(EngineVerdict, ASuccessInDoubtIsOneIfSomebodyElseIsGone) {
   EXPECT_FALSE(domain.failed());
 }
 
+TEST(EngineVerdict, ASuccessInDoubtIsNoneIfSomebodyElseIsGoneAndAMemberMayBe) {
+  VerdictRig rig(kShort);
+  FailureDomain other("other group");
+  FailureDomain domain("group");
+  rig.engine.miss_deaths();
+  const auto op = rig.post({.name = "all_reduce #1", .doubt = kCut, .domain = &domain});
+  rig.engine.fail(other, kGone);
+  ASSERT_TRUE(rig.wait(*op));
+  EXPECT_EQ(op->code(), StatusCode::transport);
+  EXPECT_EQ(op->finishes(), 0);
+}
+
 TEST(EngineVerdict, ASuccessInDoubtIsKeptAsLongAsTheTransportMayUseIt) {
   for (const bool drained : {false, true}) {
     std::atomic<int> freed{0};

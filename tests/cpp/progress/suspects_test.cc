@@ -16,12 +16,10 @@ const Clock::time_point kThen{std::chrono::hours(100)};
 const Clock::time_point kNobodyDied{};
 const Status kCut(StatusCode::transport, "the wire is cut");
 
-Suspects::Suspect suspect(bool ended_well) { return {make_op({}), kCut, ended_well, kThen}; }
-
 class SuspectsTest : public testing::Test {
  protected:
   Verdict after(milliseconds wait, bool ended_well, Clock::time_point last_death) const {
-    return suspects_.verdict(suspect(ended_well), false, kThen + wait, last_death);
+    return suspects_.verdict(ended_well, kThen, false, kThen + wait, last_death);
   }
 
   Suspects suspects_{{.verdict = kLimit}};
@@ -34,7 +32,7 @@ TEST_F(SuspectsTest, OnlyErrorsOfTheTransportAreAMatterForAVerdict) {
 }
 
 TEST_F(SuspectsTest, AGroupThatHasFailedIsReasonEnough) {
-  EXPECT_EQ(suspects_.verdict(suspect(true), true, kThen, kNobodyDied), Verdict::group_failed);
+  EXPECT_EQ(suspects_.verdict(true, kThen, true, kThen, kNobodyDied), Verdict::group_failed);
 }
 
 TEST_F(SuspectsTest, AnErrorIsReportedOnceNobodysEndHasExplainedIt) {

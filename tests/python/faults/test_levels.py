@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -344,6 +345,40 @@ def test_a_rank_that_dies_fails_the_others(
     for rank, path in notes.items():
         error, took, late = json.loads(path.read_text())
         assert f"rank {dying}" in error and took < 30 and not late, (rank, error, took, late)
+
+
+def dies_amid_calls(folder: str, dying: int, seconds: float) -> None:
+    """Every call that succeeds must have the right result, also the last one before the failure."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.barrier()
+    if rank == dying:
+        threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    wrong, calls = [], 0
+    error = ""
+    while not error:
+        numel = [16, 5000, 100_000, 600_000][calls % 4]
+        tensor = torch.full((numel,), float(calls % 50 + rank))
+        kind, error, _ = failure(lambda tensor=tensor: dist.all_reduce(tensor))  # type: ignore[misc]
+        right = float(size * (calls % 50) + sum(range(size)))
+        if kind == "nothing" and not bool((tensor == right).all()):
+            wrong.append((calls, numel, tensor.unique().tolist()[:5]))
+        calls += 1
+    note(folder, [error, calls, wrong])
+    os._exit(0)
+
+
+@pytest.mark.parametrize("dying", [2, 3])
+@pytest.mark.parametrize("seconds", [0.1, 0.15, 0.22])
+def test_a_rank_that_dies_amid_calls_leaves_no_wrong_result(
+    pair: Hosts, tmp_path: Path, dying: int, seconds: float
+) -> None:
+    """What one rank of a host gets from the other host in doubt, the others of its host do not believe."""
+    notes = {rank: tmp_path / str(rank) for rank in range(4) if rank != dying}
+    with pair.started(dies_amid_calls, str(tmp_path), dying, seconds, per_host=2, env=ALWAYS):
+        wait_for(*notes.values())
+    for rank, path in notes.items():
+        error, calls, wrong = json.loads(path.read_text())
+        assert f"rank {dying}" in error and calls > 1 and not wrong, (rank, error, calls, wrong)
 
 
 def times_out(op: str) -> tuple[str, bool]:
