@@ -60,7 +60,7 @@ class TensorOp final : public Transport {
 
   // A member that ended before it called this collective has sent nothing for it.
   Op::Need need_of(const Loss& loss) const override {
-    return !call_.is_message() && loss.last_called < call_.seq ? Op::Need::missing : Transport::need_of(loss);
+    return !call_.is_message() && loss.has_not_called(call_.seq) ? Op::Need::missing : Transport::need_of(loss);
   }
 
   // Inputs cannot be detached if `loads` read them, or if `store` is to run.

@@ -16,8 +16,13 @@ struct Loss {
   int rank = 0;  // in the group
   // The error of operations that fail because of the loss; names the member
   Status reason;
-  // The sequence number of the last collective of the group that it called
+  // The lower 32 bits of the sequence number of the last collective of the group that it called
   std::uint64_t last_called = kUnknown;
+
+  // Whether it has certainly not called collective `seq`.
+  bool has_not_called(std::uint64_t seq) const {
+    return last_called != kUnknown && static_cast<std::int32_t>(static_cast<std::uint32_t>(last_called - seq)) < 0;
+  }
 };
 
 struct LossPolicy {

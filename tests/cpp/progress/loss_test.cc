@@ -53,5 +53,14 @@ TEST(Quiet, CountsALookThatIsAskedForSeveralOperationsOnce) {
   }
 }
 
+TEST(Loss, KnowsWhatTheMemberHasNotCalled) {
+  constexpr std::uint64_t kWrap = std::uint64_t{1} << 32U;
+  EXPECT_TRUE((Loss{0, {}, 7}).has_not_called(8));
+  EXPECT_FALSE((Loss{0, {}, 7}).has_not_called(7));
+  EXPECT_FALSE((Loss{0, {}, Loss::kUnknown}).has_not_called(8));
+  EXPECT_FALSE((Loss{0, {}, 7}).has_not_called(kWrap + 7)) << "only the lower 32 bits are known";
+  EXPECT_TRUE((Loss{0, {}, kWrap - 1}).has_not_called(kWrap)) << "they begin anew";
+}
+
 }  // namespace
 }  // namespace torch_ucc
