@@ -30,11 +30,12 @@ namespace torch_ucc::shm {
 // The line of a slot, which takes two cache lines, because processors fetch them in pairs. A peer's
 // line may hold anything: what it says is compared, and never used as an address or a length.
 struct alignas(128) Line {
-  static constexpr std::size_t kSmall = 96;
+  static constexpr std::size_t kSmall = 88;
 
   std::atomic<std::uint64_t> entered{0};  // the number of the step, plus one
-  // Of the collective that begins with the step:
+  // Of the collective that the step belongs to:
   std::uint64_t call = 0;                 // what it is: see Movement::call()
+  std::uint64_t before = 0;               // a digest of all collectives before it: see Board::history()
   std::uint64_t bytes = 0;                // what the rank gives in it
   std::uint64_t steps = 0;                // how many steps the rank wants it to have
   std::array<std::byte, kSmall> small{};  // what it gives, if that is so little
@@ -91,9 +92,18 @@ class Board {
 
   // The collectives of the group run one after the other, in the order of their calls.
   TicketQueue& tickets() { return tickets_; }
-  // The number of the first step of the next collective. A collective that ends adds its steps.
+  // The number of the first step of the next collective.
   std::uint64_t next_step() const { return next_step_; }
-  void add_steps(std::uint64_t steps) { next_step_ += steps; }
+  // A digest of the collectives that have ended. It is equal on all ranks whose calls match.
+  std::uint64_t history() const { return history_; }
+  // A collective that ends adds itself: see Movement::call().
+  void add(std::uint64_t call, std::uint64_t steps) {
+    next_step_ += steps;
+    for (const std::uint64_t value : {call, steps}) {
+      history_ = (history_ ^ value) * 0x9e3779b97f4a7c15;
+      history_ ^= history_ >> 32U;
+    }
+  }
 
   // Whether `peer` has entered `step`, so that what it gives in this step can be read.
   bool has_entered(std::size_t peer, std::uint64_t step) {
@@ -153,6 +163,7 @@ class Board {
   const std::shared_ptr<FailureDomain> domain_;
   TicketQueue tickets_;
   std::uint64_t next_step_ = 0;
+  std::uint64_t history_ = 1;  // differs from zeroed memory, which no rank has written
   std::uint64_t cleared_ = 0;  // the slots for the steps before this one may be written
   std::vector<std::size_t> group_ranks_;
   std::vector<std::uint64_t> seen_;  // by rank: the latest number seen in its lines

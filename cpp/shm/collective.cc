@@ -88,6 +88,7 @@ bool Collective::begin(LoopToken& token) {
     return false;
   }
   run_.first_step = board_->next_step();
+  before_ = board_->history();
   run_.pattern->plan(run_);
   phase_ = Phase::writes;
   begun_.store(true, std::memory_order_relaxed);
@@ -103,12 +104,11 @@ bool Collective::write() {
   if (!use_memory(/*reads=*/false)) {
     return true;
   }
-  if (step_ == 0) {
-    Line& line = board_->line(step);
-    line.call = call_;
-    line.bytes = given_;
-    line.steps = run_.steps;
-  }
+  Line& line = board_->line(step);
+  line.call = call_;
+  line.before = before_;
+  line.bytes = given_;
+  line.steps = run_.steps;
   board_->enter(step);
   unannounced_ = unannounced_.value_or(step);
   peer_ = 0;
@@ -125,7 +125,7 @@ bool Collective::read() {
       blame(peer_);
       return !status_.ok();
     }
-    if (step_ == 0 && !look_at(peer_)) {
+    if (!look_at(peer_)) {
       return true;
     }
   }
@@ -141,16 +141,31 @@ bool Collective::awaits(std::size_t peer) const {
   return run_.pattern->reads_from(run_, peer, step_) || (step_ == 0 && run_.pattern->asks(run_, peer));
 }
 
-// Compares what a peer says in the first step with the own call. Returns false after an error.
+// Compares what a peer says in a step with the own call. Returns false after an error. Some ranks read nothing
+// of the others, such as the root of a broadcast. If such a rank calls another collective than its peers, one
+// of the next collectives notices, because the digests differ.
 bool Collective::look_at(std::size_t peer) {
-  const Line& line = board_->line_of(peer, run_.at(0));
+  const Line& line = board_->line_of(peer, run_.at(step_));
   const std::uint64_t bytes = line.bytes;
+  if (line.call != call_) {
+    refuse(peer, "called another collective: " + describe_call(line.call, bytes) + ", and this rank called " +
+                     describe_call(call_, given_));
+    return false;
+  }
+  if (line.before != before_) {
+    refuse(peer, "called other collectives than this rank before this " + describe_call(call_, given_));
+    return false;
+  }
+  if (step_ != 0) {
+    return true;
+  }
   const std::uint64_t expected = run_.pattern->expected_of(run_, peer);
   const bool is_odd = expected != Pattern::kAny && bytes != expected;
   // The ranks agree on the steps of a gather, whatever each gives, so that only the call fails.
   const bool is_lenient = movement_.kind == Movement::Kind::gather;
-  if (line.call != call_ || (is_odd && !is_lenient)) {
-    refuse(peer, line.call, bytes);
+  if (is_odd && !is_lenient) {
+    refuse(peer, "called another collective: " + describe_call(call_, bytes) + ", and this rank called " +
+                     describe_call(call_, given_));
     return false;
   }
   if (is_odd) {
@@ -163,13 +178,11 @@ bool Collective::look_at(std::size_t peer) {
   return true;
 }
 
-void Collective::refuse(std::size_t peer, std::uint64_t call, std::uint64_t bytes) {
-  status_ =
-      Status(StatusCode::mismatch,
-             "rank " + std::to_string(board_->group_rank_of(peer)) + " called another collective: " + describe_call(call, bytes) +
-                 ", and this rank called " + describe_call(call_, given_) +
-                 ". All ranks of a group must call its collectives in the same order, with tensors that match. The "
-                 "group cannot be used any more; destroy it and create a new one.");
+void Collective::refuse(std::size_t peer, const std::string& what) {
+  status_ = Status(StatusCode::mismatch,
+                   "rank " + std::to_string(board_->group_rank_of(peer)) + " " + what +
+                       ". All ranks of a group must call its collectives in the same order, with tensors that match. The "
+                       "group cannot be used any more; destroy it and create a new one.");
 }
 
 // Called while `peer` has not entered a step. Ends the operation if the peer will not do so.
@@ -212,7 +225,7 @@ void Collective::end(LoopToken& token) {
     give_up();
     return;
   }
-  board_->add_steps(run_.steps);
+  board_->add(call_, run_.steps);
   board_->tickets().pass(token);
   if (run_.odd) {
     status_ = Status(StatusCode::invalid, "rank " + std::to_string(board_->group_rank_of(run_.odd->peer)) + " sends " +

@@ -51,7 +51,7 @@ class Collective : public Op {
   bool read();
   bool awaits(std::size_t peer) const;
   bool look_at(std::size_t peer);
-  void refuse(std::size_t peer, std::uint64_t call, std::uint64_t bytes);
+  void refuse(std::size_t peer, const std::string& what);
   void blame(std::size_t peer);
   bool use_memory(bool reads);
   void end(LoopToken& token);
@@ -63,6 +63,7 @@ class Collective : public Op {
   // What this rank says in the first step: Movement::call() and Movement::bytes_given()
   const std::uint64_t call_;
   const std::uint64_t given_;
+  std::uint64_t before_ = 0;   // Board::history() when the collective began
   const std::uint64_t bytes_;  // what the operation moves, roughly
   std::uint64_t ticket_ = 0;
   std::uint64_t step_ = 0;

@@ -87,11 +87,11 @@ class Spread final : public Pattern {
   }
 
   void read(Run& run, std::uint64_t step) const override {
-    if (!run.stores || !takes(run)) {
+    if (!run.stores || !takes(run) || run.odd) {
       return;
     }
     for (std::size_t peer = 0; peer < run.size(); ++peer) {
-      if (!gives(run, peer) || (run.odd && run.odd->peer == peer)) {
+      if (!gives(run, peer)) {
         continue;
       }
       const Part& destination = landing_of(run, peer);

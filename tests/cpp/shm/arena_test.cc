@@ -516,6 +516,7 @@ class Liars {
       const Line& expected = shared_.places[0].face->lines.at(which);
       Line& line = shared_.places[rank].face->lines.at(which);
       line.call = often(expected.call);
+      line.before = often(expected.before);
       line.bytes = often(bytes);
       line.steps = often(expected.steps);
       const std::size_t slot_bytes = World::slot_bytes(kRanks);

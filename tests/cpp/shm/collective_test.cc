@@ -454,6 +454,67 @@ TEST_F(TwoRanks, RefuseAnotherSplitOfAsManyBytes) {
   });
 }
 
+// The root of a broadcast reads nothing of the others, so each believes that it has done its part.
+TEST_F(TwoRanks, NoticeWithTheNextCollectiveThatBothWereTheRoot) {
+  with_baton([&](LoopToken& token) {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      data_[rank].assign(8, 1);
+      Movement broadcast;
+      broadcast.kind = Kind::broadcast;
+      broadcast.root = rank;
+      broadcast.sources = Parts(part(data_[rank]));
+      const auto op = probe(faces_.board(rank), broadcast);
+      ASSERT_TRUE(op->start(token).ok());
+      ASSERT_TRUE(ends(token, *op));
+      ASSERT_TRUE(op->transport_status().ok());
+    }
+    const auto one = probe(faces_.board(0), Movement());
+    const auto other = probe(faces_.board(1), Movement());
+    expect_refused(token, *one, *other);
+    EXPECT_NE(one->transport_status().message().find("rank 1 called other collectives than this rank before this barrier"),
+              std::string::npos);
+  });
+}
+
+// Rank 1 is in its next collective while rank 0 is in the middle of a long one. What rank 0 gave in an earlier
+// collective lies in the slots still, and fits what rank 1 calls.
+TEST_F(TwoRanks, DoNotTakeTheStepOfALongerCollectiveForTheirOwn) {
+  Bytes large(8 * faces_.board(0)->slot_bytes(), 5);
+  Bytes small(8, 6);
+  for (int i = 0; i < 4; ++i) {
+    with_baton([&](LoopToken& token) {
+      const auto one = reduction(0, 8);
+      const auto other = reduction(1, 8);
+      ASSERT_TRUE(one->start(token).ok());
+      ASSERT_TRUE(other->start(token).ok());
+      ASSERT_TRUE(ends(token, *one));
+      ASSERT_TRUE(ends(token, *other));
+    });
+  }
+  with_baton([&](LoopToken& token) {
+    Movement broadcast;
+    broadcast.kind = Kind::broadcast;
+    broadcast.sources = Parts(part(large));
+    const auto root = probe(faces_.board(0), broadcast);
+    Movement reduce;
+    reduce.kind = Kind::reduce;
+    reduce.sources = Parts(part(small));
+    const auto gives = probe(faces_.board(1), reduce);
+    ASSERT_TRUE(root->start(token).ok());
+    ASSERT_TRUE(gives->start(token).ok());
+    ASSERT_TRUE(ends(token, *gives));
+    ASSERT_TRUE(gives->transport_status().ok()) << "it reads nothing";
+    EXPECT_FALSE(ends(token, *root));
+    const auto next = reduction(1, 8);
+    ASSERT_TRUE(next->start(token).ok());
+    EXPECT_TRUE(ends(token, *next));
+    EXPECT_EQ(next->transport_status().code(), StatusCode::mismatch);
+    EXPECT_TRUE(ends(token, *root));
+    EXPECT_FALSE(root->transport_status().ok());
+  });
+  EXPECT_EQ(data_[1], Bytes(8, 2)) << "nothing may be stored";
+}
+
 TEST_F(TwoRanks, GatherOfAnotherSizeFailsAloneAtTheRoot) {
   Bytes gathered0(8);
   Bytes gathered1(8);
@@ -486,6 +547,33 @@ TEST_F(TwoRanks, GatherOfAnotherSizeFailsAloneAtTheRoot) {
     }
   });
   EXPECT_EQ(data_[0], Bytes(kBytes, 3));
+}
+
+TEST(ShmCollective, StoresNothingIfSeveralPeersGiveAnotherSize) {
+  Rig rig;
+  Faces faces(3);
+  std::vector<Bytes> gathered(3, Bytes(8, 0xee));
+  std::vector<Bytes> sent{Bytes(8, 1), Bytes(12, 2), Bytes(4, 3)};
+  std::vector<std::shared_ptr<Probe>> ops;
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    Movement gather;
+    gather.kind = Kind::gather;
+    gather.sources = Parts(part(sent[rank]));
+    gather.destinations = rank == 0 ? parts(gathered) : Parts();
+    ops.push_back(probe(faces.board(rank), gather));
+  }
+  ASSERT_TRUE(rig.engine.with_baton(hard_limit(), [&](LoopToken& token) {
+    for (const auto& op : ops) {
+      ASSERT_TRUE(op->start(token).ok());
+    }
+    for (int i = 0; i < 100; ++i) {
+      for (const auto& op : ops) {
+        op->poll(token);
+      }
+    }
+  }));
+  EXPECT_EQ(ops[0]->transport_status().code(), StatusCode::invalid);
+  EXPECT_EQ(gathered, std::vector<Bytes>(3, Bytes(8, 0xee)));
 }
 
 TEST_F(TwoRanks, NoticeThatAPeerHasGivenUp) {
@@ -573,6 +661,7 @@ TEST_F(TwoRanks, SurvivesAnyMemoryOfAPeer) {
       for (int polls = 0; polls < 50 && op->poll(token) != Op::State::ended; ++polls) {
         Line& line = faces.face(1).lines.at(random() % kDepth);
         line.call = random() % 2 == 0 ? one.movement(1).call() : random();
+        line.before = random() % 8 != 0 ? faces.board(0)->history() : random();
         line.bytes = random() % 2 == 0 ? one.movement(1).bytes_given() : random() * std::uint64_t{0x100000001};
         line.steps = random() % 3 == 0 ? 1 : random() * std::uint64_t{0x100000001};
         const Bytes some = noise(random, faces.slot_bytes());

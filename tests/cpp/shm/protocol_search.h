@@ -201,7 +201,7 @@ class PlayedRank final : public Rank {
     run_->pattern->read(*run_, step_);
     phase_ = rule_ == Rule::enters_first ? Phase::enters : Phase::writes;
     if (++step_ == run_->steps) {
-      board().add_steps(run_->steps);
+      board().add(run_->movement.call(), run_->steps);
       end_call();
       phase_ = Phase::begins;
     }
@@ -256,6 +256,7 @@ class PlayedRank final : public Rank {
   void enter() {
     Line& line = board().line(run_->at(step_));
     line.call = movement_.call();
+    line.before = board().history();
     line.bytes = movement_.bytes_given();
     line.steps = run_->steps;
     board().enter(run_->at(step_));
