@@ -217,16 +217,30 @@ std::function<void()> stored(const at::Tensor& tensor, const at::Tensor& buffer,
   };
 }
 
-// Where the reduced part is received: the output itself if it has the right type and shares no
-// memory with what is sent, else a new buffer.
-// `own_part`: where the part of this rank is sent from, if the result may be received there.
-at::Tensor landing_of(const at::Tensor& output, const Tensors& sources, const ReduceRule& rule, const void* own_part = nullptr) {
+bool is_apart(const at::Tensor& output, const Tensors& sources) {
+  return std::none_of(sources.begin(), sources.end(), [&](const at::Tensor& source) { return shares_memory(output, source); });
+}
+
+// Whether `output` shares no memory with the parts, or is the part that this rank gives to itself and
+// shares no memory with the others. Parts may overlap each other, because they are only read.
+bool is_apart(const at::Tensor& output, const shm::Parts& parts, int own) {
+  const auto* const begin = static_cast<const char*>(source_of(output));
+  for (std::size_t rank = 0; rank < parts.all().size(); ++rank) {
+    const Part& part = parts.of(rank);
+    const auto* const data = static_cast<const char*>(part.data);
+    const bool is_own = rank == static_cast<std::size_t>(own) && data == begin;
+    if (!is_own && begin < data + part.bytes && data < begin + bytes_of(output)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Where the reduced part is received: the output itself if it has the right type and is apart from
+// what is sent, else a new buffer.
+at::Tensor landing_of(const at::Tensor& output, bool is_apart, const ReduceRule& rule) {
   const c10::InferenceMode below_autograd(true);
-  const bool direct =
-      is_reducible(output, rule) &&
-      (source_of(output) == own_part ||
-       std::none_of(sources.begin(), sources.end(), [&](const at::Tensor& source) { return shares_memory(output, source); }));
-  return direct ? output : at::empty({output.numel()}, output.options().dtype(rule.compute));
+  return is_apart && is_reducible(output, rule) ? output : at::empty({output.numel()}, output.options().dtype(rule.compute));
 }
 
 bool are_even(const std::vector<std::uint64_t>& counts) {
@@ -255,7 +269,7 @@ void share_out(Prepared& prepared, const Call& call, const Tensors& sources, con
 void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& output, const Staged& staged,
                      std::vector<std::uint64_t> counts, const ReduceRule& rule) {
   const at::Tensor& all = staged.values;
-  const at::Tensor mine = landing_of(output, {all}, rule);
+  const at::Tensor mine = landing_of(output, is_apart(output, {all}), rule);
   const auto total = static_cast<std::size_t>(all.numel());
   const bool even = are_even(counts);
   prepared.path = Path::collective;
@@ -274,7 +288,7 @@ void scatter_reduced(Prepared& prepared, const Call& call, const at::Tensor& out
 // this rank goes to `output`.
 void scatter_reduced_by_memory(Prepared& prepared, const Call& call, Path path, const at::Tensor& output, const Tensors& held,
                                bool are_buffers, shm::Parts parts, const ReduceRule& rule) {
-  const at::Tensor mine = landing_of(output, held, rule, parts.of(static_cast<std::size_t>(call.group->rank)).data);
+  const at::Tensor mine = landing_of(output, is_apart(output, parts, call.group->rank), rule);
   for (const at::Tensor& tensor : held) {
     prepared.keep_memory(tensor, are_buffers);
   }
@@ -299,7 +313,7 @@ shm::Parts parts_of(const at::Tensor& all, const std::vector<std::uint64_t>& cou
 // part. The result of this rank goes to `output`.
 void scatter_reduced_in_pieces(Prepared& prepared, const Call& call, const at::Tensor& output, const Tensors& parts,
                                std::size_t share, const ReduceRule& rule) {
-  const at::Tensor mine = landing_of(output, parts, rule);
+  const at::Tensor mine = landing_of(output, is_apart(output, parts), rule);
   const auto count = static_cast<std::size_t>(mine.numel());
   prepared.path = Path::collective;
   prepared.args = reduce_scatter_args(source_of(parts.front()), data_of(mine), count, call.group->size, rule.datatype, rule.op,

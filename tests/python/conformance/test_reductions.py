@@ -137,6 +137,27 @@ def test_output_within_the_input(world_size: int) -> None:
     assert_all_well(run_ranks(overlapping, world_size), at_least=18)
 
 
+def inputs_that_overlap() -> Report:
+    """Each input is half of the one before, and the output is one of them."""
+    group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
+    failures = Failures()
+    for numel in (2, 1000, 300_000):
+        for place in range(size):
+            whole = torch.arange(numel * (size + 1) / 2) % 1000 + rank
+            inputs = [whole[each * numel // 2 :][:numel] for each in range(size)]
+            before = torch.arange(numel * (size + 1) / 2) % 1000
+            expected = before[rank * numel // 2 :][:numel] * size + sum(range(size))
+            output = inputs[(rank + place) % size]
+            dist.reduce_scatter(output, inputs, group=group)
+            failures.note((numel, place), exactly(expected).wrong(output))
+    return failures.report()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_inputs_that_overlap_and_an_output_among_them(world_size: int) -> None:
+    assert_all_well(run_ranks(inputs_that_overlap, world_size), at_least=6)
+
+
 def mixed_dtypes() -> list[list[float]]:
     """Tensors of one coalesced call need not have one dtype."""
     rank, world = dist.get_rank(), dist.group.WORLD
