@@ -38,10 +38,26 @@ bool meet(std::vector<Touch>&& touches) {
   return false;
 }
 
-void add_regions(std::vector<Region>& regions, const Tensors& tensors) {
+void add_region(std::vector<Region>& regions, const at::Tensor& tensor) {
+  if (Region region = region_of(tensor); region.item != 0) {
+    regions.push_back(std::move(region));
+  }
+}
+
+enum class Access : std::uint8_t { reads, writes };
+
+// A sparse tensor is read where its indices and values lie. A result replaces these two tensors, and does not
+// write to their memory: the object that holds them stands for what is written.
+void add_regions(std::vector<Region>& regions, const Tensors& tensors, Access access) {
   for (const at::Tensor& tensor : tensors) {
-    if (Region region = region_of(tensor); region.item != 0) {
-      regions.push_back(std::move(region));
+    if (!tensor.defined() || !tensor.is_sparse()) {
+      add_region(regions, tensor);
+      continue;
+    }
+    regions.push_back({.begin = reinterpret_cast<std::uintptr_t>(tensor.unsafeGetTensorImpl()), .item = 1});
+    if (access == Access::reads) {
+      add_region(regions, tensor._indices());
+      add_region(regions, tensor._values());
     }
   }
 }
@@ -71,12 +87,12 @@ Region region_of(const at::Tensor& tensor) {
 
 Effects effects_of(const Prepared& prepared) {
   Effects effects;
-  add_regions(effects.reads, prepared.inputs);
+  add_regions(effects.reads, prepared.inputs, Access::reads);
   if (prepared.reads_outputs) {
-    add_regions(effects.reads, prepared.outputs);
+    add_regions(effects.reads, prepared.outputs, Access::reads);
   }
   if (prepared.writes_outputs) {
-    add_regions(effects.writes, prepared.outputs);
+    add_regions(effects.writes, prepared.outputs, Access::writes);
   }
   return effects;
 }
@@ -88,11 +104,11 @@ Effects effects_when_filled(const Prepared& prepared) {
     const bool is_kept = std::any_of(prepared.callers.begin(), prepared.callers.end(),
                                      [&](const at::Tensor& kept) { return kept.is_alias_of(input); });
     if (is_kept) {
-      add_regions(effects.reads, {input});
+      add_regions(effects.reads, {input}, Access::reads);
     }
   }
   if (prepared.reads_outputs) {
-    add_regions(effects.reads, prepared.outputs);
+    add_regions(effects.reads, prepared.outputs, Access::reads);
   }
   return effects;
 }

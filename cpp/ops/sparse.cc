@@ -31,7 +31,8 @@ struct Header {
 
 struct SparseReduction {
   Call call;
-  at::Tensor tensor;
+  std::vector<std::int64_t> sizes;
+  at::ScalarType type;
   ReduceRule rule;
   std::vector<Header> headers;  // by rank
   Tensors indices;
@@ -85,9 +86,22 @@ struct SparseReduction {
     return messages;
   }
 
+  // Copies what this rank gives.
+  void load(const at::Tensor& tensor) {
+    const c10::InferenceMode below_autograd(true);
+    const auto own = static_cast<std::size_t>(call.group->rank);
+    const at::Tensor mine = tensor.coalesce();
+    const auto copied = [](const at::Tensor& part) {  // coalesce() may return the caller's own memory
+      return part.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
+    };
+    headers[own].elements = mine._nnz();
+    indices[own] = copied(mine._indices());
+    values[own] = copied(mine._values());
+  }
+
   // The copies must not be inference tensors, because the caller could not use those like other
   // tensors.
-  void store() const {
+  void store(const at::Tensor& tensor) const {
     const at::Tensor result = sum();
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     tensor.copy_(result);
@@ -96,15 +110,14 @@ struct SparseReduction {
   at::Tensor sum() const {
     const c10::InferenceMode below_autograd(true);
     const at::Tensor sum =
-        at::_coalesced(at::_sparse_coo_tensor_unsafe(at::cat(indices, 1), at::cat(values, 0).to(rule.compute), tensor.sizes()),
-                       false)
+        at::_coalesced(at::_sparse_coo_tensor_unsafe(at::cat(indices, 1), at::cat(values, 0).to(rule.compute), sizes), false)
             .coalesce();
     at::Tensor result = sum.values();
     if (rule.divide) {
       result = result.is_floating_point() || result.is_complex() ? result / call.group->size
                                                                  : at::div(result, call.group->size, "trunc");
     }
-    return at::_coalesced(at::_sparse_coo_tensor_unsafe(sum.indices(), result.to(tensor.scalar_type()), tensor.sizes()), true);
+    return at::_coalesced(at::_sparse_coo_tensor_unsafe(sum.indices(), result.to(type), sizes), true);
   }
 };
 
@@ -126,33 +139,31 @@ Prepared prepare_sparse_allreduce(const Call& call, at::Tensor& tensor, const c1
   if (static_cast<std::size_t>(tensor.dim()) > Header::kMaxDims) {
     refuse_unsupported(call, "the sparse tensor has more than " + std::to_string(Header::kMaxDims) + " dimensions");
   }
-  const c10::InferenceMode below_autograd(true);
-  const at::Tensor mine = tensor.coalesce();
   const auto size = static_cast<std::size_t>(call.group->size);
-  const auto own = static_cast<std::size_t>(call.group->rank);
-  auto state = std::make_shared<SparseReduction>(SparseReduction{call, tensor, *rule, {}, Tensors(size), Tensors(size)});
+  auto state = std::make_shared<SparseReduction>(
+      SparseReduction{call, tensor.sizes().vec(), tensor.scalar_type(), *rule, {}, Tensors(size), Tensors(size)});
   state->headers.resize(size);
-  Header& header = state->headers[own];
-  header.elements = mine._nnz();
+  Header& header = state->headers[static_cast<std::size_t>(call.group->rank)];
   header.dtype = static_cast<std::int64_t>(tensor.scalar_type());
   header.sparse_dims = tensor.sparse_dim();
   header.dims = tensor.dim();
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), header.sizes.begin());
-  const auto copied = [](const at::Tensor& part) {  // coalesce() may return the caller's own memory
-    return part.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  };
-  state->indices[own] = copied(mine._indices());
-  state->values[own] = copied(mine._values());
 
   Prepared prepared;
   prepared.payload = payload_of(tensor, reduce_op_name(op));
   prepared.outputs.push_back(tensor);
+  prepared.reads_outputs = true;
+  if (device.is_cpu()) {
+    prepared.loads.emplace_back([state, tensor] { state->load(tensor); });
+  } else {
+    state->load(tensor);  // on the stream of the caller
+  }
   prepared.messages = state->exchange_headers();
   prepared.path = prepared.messages.empty() ? Path::nothing : Path::messages;
   prepared.next_round = [state, done = false]() mutable {
     return std::exchange(done, true) ? std::vector<Message>() : state->exchange_elements();
   };
-  prepared.store = [state] { state->store(); };
+  prepared.store = [state, tensor] { state->store(tensor); };
   return prepared;
 }
 

@@ -41,6 +41,41 @@ def test_one_tensor_in_several_operations(dtype: torch.dtype) -> None:
     assert run_ranks(thrice, 2, dtype) == [expected, expected]
 
 
+def sparse() -> list[list[float]]:
+    """Each call reads what the one before it wrote, or what it is about to write."""
+    twice = torch.eye(4).to_sparse()
+    works = [dist.all_reduce(twice, async_op=True) for _ in range(3)]
+    of_values = torch.eye(200).to_sparse()
+    works.append(dist.all_reduce(of_values._values(), async_op=True))
+    works.append(dist.all_reduce(of_values, async_op=True))
+    for work in works:
+        work.wait()
+    return [tensor.to_dense().unique().tolist() for tensor in (twice, of_values)]
+
+
+def test_a_sparse_tensor_in_several_operations() -> None:
+    assert run_ranks(sparse, 2) == [[[0.0, 8.0], [0.0, 4.0]]] * 2
+
+
+def sparse_twice_in_one_call() -> str:
+    tensor = torch.eye(2).to_sparse()
+    try:
+        with dist._coalescing_manager(dist.group.WORLD, CPU, async_ops=True):
+            backend = dist.group.WORLD._get_backend(CPU)
+            backend.allreduce([tensor], dist.AllreduceOptions())
+            backend.allreduce([tensor], dist.AllreduceOptions())
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_a_sparse_tensor_twice_in_one_coalescing() -> None:
+    assert all(
+        "shares memory with a tensor of another call" in each
+        for each in run_ranks(sparse_twice_in_one_call, 2)
+    )
+
+
 MANY = 3000
 
 
