@@ -178,7 +178,8 @@ UccBackend::WorkPtr UccBackend::dispatch(Outgoing&& outgoing) {
 
 UccBackend::WorkPtr UccBackend::submit(Outgoing&& outgoing) {
   UccWork::Parts& parts = outgoing.parts;
-  const bool waits_here = !outgoing.async_op && parts.title == nullptr;
+  parts.is_synchronous = !outgoing.async_op;
+  const bool waits_here = parts.is_synchronous && parts.title == nullptr;
   extensions_.begin(outgoing.op.get());
   if (outgoing.op != nullptr) {
     parts.op = std::move(outgoing.op);

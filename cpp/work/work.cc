@@ -142,8 +142,20 @@ void UccWork::Parts::drive(const WorkHome& home, Deadline deadline) const {
   }
   const Clock::time_point start = Clock::now();
   op->record_wait(start);
-  home.engine.wait(*op, deadline, check_interrupt);
+  try {
+    home.engine.wait(*op, deadline, check_interrupt);
+  } catch (...) {
+    interrupted();
+    throw;
+  }
   counters->waited(Clock::now() - start);
+}
+
+void UccWork::Parts::interrupted() const {
+  if (is_synchronous) {
+    op->take_back(Op::After::goes_on);
+    wait_for_fences();  // the caller's next work on the tensors must come after the queued copies
+  }
 }
 
 void UccWork::Parts::post_and_drive(const WorkHome& home) const {
@@ -152,8 +164,7 @@ void UccWork::Parts::post_and_drive(const WorkHome& home) const {
   try {
     home.engine.post_and_wait(op, Deadline(), check_interrupt);
   } catch (...) {
-    op->take_back(Op::After::goes_on);
-    wait_for_fences();  // the caller's next work on the tensors must come after the queued copies
+    interrupted();
     throw;
   }
   counters->waited(Clock::now() - start);

@@ -46,6 +46,7 @@ class UccWork final : public c10d::Work {
     const char* title = nullptr;
     trace::Counters* counters = nullptr;  // the counters in the WorkHome for this kind of call
     std::uint64_t seq = 0;
+    bool is_synchronous = false;  // whether the caller gets no Work from c10d
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;
     // On devices: the outputs are there once these are passed
@@ -61,12 +62,13 @@ class UccWork final : public c10d::Work {
     void wait_for_fences() const;
     // Drives the engine until the operation has ended or the deadline has passed. The caller must
     // check which of the two happened, and how the operation ended. Throws what check_interrupt()
-    // throws.
+    // throws: see interrupted().
     void drive(const WorkHome& home, Deadline deadline) const;
     // Posts the operation and drives the engine until the operation has ended, without a deadline.
-    // If this throws, because of a signal, the operation goes on for its peers, without the memory
-    // of its caller.
     void post_and_drive(const WorkHome& home) const;
+    // A signal ends the caller's wait. A synchronous operation then goes on for its peers, without
+    // the memory of its caller.
+    void interrupted() const;
     // What UccWork::wait() does. For a call that waits itself and makes no Work.
     void wait(const WorkHome& home, std::chrono::milliseconds timeout = kNoTimeout) const;
   };

@@ -327,6 +327,12 @@ CALLS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+def gets_its_tensor_back_while_profiled(op: str, numel: int) -> list[float]:
+    """With a profiler, the call makes a Work even if it is synchronous."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        return gets_its_tensor_back(op, numel)
+
+
 def gets_its_tensor_back(op: str, numel: int) -> list[float]:
     """The synchronous call of rank 0 is interrupted; its peer still gets what it was called with."""
     rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
@@ -349,8 +355,11 @@ def gets_its_tensor_back(op: str, numel: int) -> list[float]:
 
 @pytest.mark.parametrize("numel", [2, 3_000_000])
 @pytest.mark.parametrize("op", CALLS)
-def test_an_interrupted_call_gives_its_tensor_back(op: str, numel: int) -> None:
-    found, other = run_ranks(gets_its_tensor_back, 2, op, numel, group_timeout=60.0)
+@pytest.mark.parametrize("body", [gets_its_tensor_back, gets_its_tensor_back_while_profiled])
+def test_an_interrupted_call_gives_its_tensor_back(
+    body: Callable[[str, int], list[float]], op: str, numel: int
+) -> None:
+    found, other = run_ranks(body, 2, op, numel, group_timeout=60.0)
     if op != "broadcast" or numel > 2:  # a small one does not wait for its peer, and is not interrupted
         assert found == [MINE, 2.0]
     assert set(other[:-1]) <= {1.0, 2.0} and other[-1] == 2.0
