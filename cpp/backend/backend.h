@@ -208,6 +208,7 @@ class UccBackend final : public c10d::Backend {
   // Drops the coalescing that this thread has open, if any: one of its calls was refused with
   // `error`.
   void drop_for(const std::exception& error);
+  void drop(Coalescing& coalescing, const std::string& why);
   Call call(const Operation& op, int peer = Call::kNoPeer, int tag = 0) const;
   // The staging of a collective that moves data, and of one that reduces. `tensors` belong to the
   // call; the first of them decides in which memory UCC works.

@@ -15,6 +15,7 @@ Coalescing* UccBackend::open_coalescing() const {
 
 void UccBackend::startCoalescing() {
   const Call call = this->call(operation::kCoalesced);
+  dropCoalescing("their coalescing was not ended");
   Coalescing coalescing;
   coalescing.batch = std::make_shared<OpBatch>(membership_.team->domain(), coalesced_name_);
   coalescings::open(home_->group, std::move(coalescing));
@@ -46,8 +47,15 @@ UccBackend::WorkPtr UccBackend::endCoalescing() {
 
 void UccBackend::dropCoalescing(const std::string& why) {
   if (std::optional<Coalescing> dropped = coalescings::close(home_->group)) {
-    dropped->drop(why);
+    drop(*dropped, why);
   }
+}
+
+// Takes the sequence numbers back: another rank may have dropped its coalescing after more or fewer calls, and
+// messages of later collectives have these numbers as tags.
+void UccBackend::drop(Coalescing& coalescing, const std::string& why) {
+  seq_.fetch_sub(std::exchange(coalescing.counted, 0), std::memory_order_relaxed);
+  coalescing.drop(why);
 }
 
 void UccBackend::drop_for(const std::exception& error) {
@@ -57,7 +65,7 @@ void UccBackend::drop_for(const std::exception& error) {
     open->refusal =
         Status(StatusCode::invalid, "the coalesced calls of group '" + info_->name +
                                         "' were dropped, and none of their data was sent: one of them was refused: " + why);
-    open->drop("one of them was refused: " + why);
+    drop(*open, "one of them was refused: " + why);
   }
 }
 

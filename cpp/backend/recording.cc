@@ -27,6 +27,9 @@ trace::Route UccBackend::route_of(const Call& call, const Prepared& prepared) co
 trace::Recording UccBackend::record(Call& call, const Prepared& prepared, const UccWork::Parts& parts, trace::Route route,
                                     Clock::time_point now) {
   call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
+  if (Coalescing* const open = open_coalescing(); open != nullptr && !call.is_message()) {
+    ++open->counted;
+  }
   context_->engine().bell().set_activity(
       {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), now});
   trace::CallRecord event;

@@ -299,6 +299,26 @@ ENDINGS = {
 }
 
 
+def left_at_different_calls() -> list[object]:
+    """The numbers of sparse reductions are the tags of their messages."""
+    group = dist.group.WORLD
+    assert group is not None
+    try:
+        with _coalescing_manager(group, CPU):
+            for _ in range(1 + dist.get_rank()):
+                dist.broadcast(filled(5.0), 0)
+            raise OwnError
+    except OwnError:
+        pass
+    sparse = torch.eye(2).to_sparse()
+    dist.all_reduce(sparse)
+    return [sparse.to_dense().tolist(), group._get_sequence_number_for_group()]
+
+
+def test_ranks_that_leave_a_coalescing_at_different_calls() -> None:
+    assert run_ranks(left_at_different_calls, 2) == [[[[2.0, 0.0], [0.0, 2.0]], 1]] * 2
+
+
 def _everything(value: float) -> list[float]:
     """Synchronous calls, each with its effect at once."""
     rank = dist.get_rank()
