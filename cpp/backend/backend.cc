@@ -240,12 +240,14 @@ void UccBackend::close(milliseconds drain) {
       const MutexLock lock(windows_mutex_);
       windows.swap(windows_);
     }
+    const Deadline deadline = Deadline::after(drain);
+    const auto left = [&] { return std::chrono::ceil<milliseconds>(deadline.left()); };
     for (const auto& each : windows) {
       if (const auto group = each.lock()) {
-        group->close(drain);
+        group->close(left());
       }
     }
-    context_->leave(membership_, info_->name, drain);
+    context_->leave(membership_, info_->name, left());
     trace::recorder().close_group(home_->group);
   }
 }

@@ -167,7 +167,13 @@ class UccWindow::Arrival final : public c10d::Work {
       return is_stale_ ? post(notice_, kNotices) : nullptr;
     }
     receives_data_ = true;
-    return post(is_stale_ ? bytes(notice.bytes) : window_->landing(notice), static_cast<int>(1 + notice.number % kTags));
+    const auto receive = [&](at::Tensor into) { return post(std::move(into), static_cast<int>(1 + notice.number % kTags)); };
+    WorkPtr landing = is_stale_ ? nullptr : window_->land(notice, receive);
+    if (landing == nullptr) {
+      is_stale_ = true;
+      landing = receive(bytes(notice.bytes));
+    }
+    return landing;
   }
 
   const c10::intrusive_ptr<UccWindow> window_;
@@ -287,10 +293,33 @@ void UccWindow::tensor_deregister() {
     }
   }
   meet();
-  at::Tensor dropped;  // after the lock: the end of a tensor may take the GIL
-  const MutexLock lock(mutex_);
-  dropped = std::exchange(tensor_, at::Tensor());
-  targets_.clear();
+  at::Tensor dropped;  // after the locks: the end of a tensor may take the GIL
+  {
+    const MutexLock lock(mutex_);
+    dropped = std::exchange(tensor_, at::Tensor());
+    targets_.clear();
+  }
+  for (const WorkPtr& landing : take_landings()) {
+    try {
+      landing->wait(kNoTimeout);
+    } catch (const std::exception&) {
+      if (!landing->isCompleted()) {
+        throw;  // a signal
+      }
+    }
+  }
+}
+
+std::vector<UccWindow::WorkPtr> UccWindow::take_landings() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      if (posting_ == 0) {
+        return std::exchange(landings_, {});
+      }
+    }
+    ::sched_yield();
+  }
 }
 
 const UccWindow::Target& UccWindow::target(const std::string& what, std::int64_t rank) const {
@@ -364,17 +393,38 @@ bool UccWindow::is_present(const Notice& notice) const {
   return tensor_.defined() && notice.registration == registration_;
 }
 
-at::Tensor UccWindow::landing(const Notice& notice) const {
-  const MutexLock lock(mutex_);
-  const std::size_t whole = tensor_.defined() ? tensor_.nbytes() : 0;
-  if (notice.offset > whole || notice.bytes > whole - notice.offset) {
-    refuse("wait_signal", "a put of " + std::to_string(notice.bytes) + " bytes to offset " + std::to_string(notice.offset) +
-                              " does not fit into the " + std::to_string(whole) + " bytes that are registered");
+UccWindow::WorkPtr UccWindow::land(const Notice& notice, const std::function<WorkPtr(at::Tensor)>& post) {
+  at::Tensor into;
+  {
+    const MutexLock lock(mutex_);
+    if (!tensor_.defined() || notice.registration != registration_) {
+      return nullptr;
+    }
+    const std::size_t whole = tensor_.nbytes();
+    if (notice.offset > whole || notice.bytes > whole - notice.offset) {
+      refuse("wait_signal", "a put of " + std::to_string(notice.bytes) + " bytes to offset " + std::to_string(notice.offset) +
+                                " does not fit into the " + std::to_string(whole) + " bytes that are registered");
+    }
+    into = at::from_blob(
+        static_cast<char*>(tensor_.data_ptr()) + notice.offset, {static_cast<std::int64_t>(notice.bytes)},
+        [kept = tensor_](void*) {}, at::TensorOptions(at::kByte));
+    ++posting_;
   }
-  // Keeps the tensor, which may be deregistered before the data arrive.
-  return at::from_blob(
-      static_cast<char*>(tensor_.data_ptr()) + notice.offset, {static_cast<std::int64_t>(notice.bytes)},
-      [kept = tensor_](void*) {}, at::TensorOptions(at::kByte));
+  WorkPtr landing;
+  std::exception_ptr error;
+  try {
+    landing = post(std::move(into));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const MutexLock lock(mutex_);
+  --posting_;
+  if (error != nullptr) {
+    std::rethrow_exception(error);
+  }
+  std::erase_if(landings_, [](const WorkPtr& each) { return each->isCompleted(); });
+  landings_.push_back(landing);
+  return landing;
 }
 
 at::Tensor UccWindow::map_remote_tensor(std::int64_t rank) {

@@ -41,7 +41,8 @@ class UccWindow final : public c10d::Window {
   // Collective. The tensors of the ranks may differ in shape and type. The window keeps the tensor
   // alive, also if it does not own it.
   void tensor_register(const at::Tensor& tensor, bool owning) override;
-  // Collective. Waits for all ranks, so that none writes to the tensor afterwards. Tensors that
+  // Collective. Waits for all ranks, and for the puts that a wait_signal is receiving, so that
+  // nothing is written to the tensor afterwards. Tensors that
   // map_remote_tensor() returned must not be used any more.
   void tensor_deregister() override;
 
@@ -82,9 +83,10 @@ class UccWindow final : public c10d::Window {
   void meet();  // waits until all ranks have come here
   // Whether the notice belongs to the tensor that is registered now.
   bool is_present(const Notice& notice) const;
-  // A tensor of bytes into which the message behind the notice is received: within the registered
-  // tensor. Throws if it does not fit.
-  at::Tensor landing(const Notice& notice) const;
+  // Receives the message behind the notice into the registered tensor: calls `post` with that part
+  // of it, as bytes. Returns null if the tensor was deregistered. Throws if the message does not fit.
+  WorkPtr land(const Notice& notice, const std::function<WorkPtr(at::Tensor)>& post);
+  std::vector<WorkPtr> take_landings();
 
   const c10::intrusive_ptr<UccBackend> group_;
   const std::chrono::milliseconds timeout_;  // of the group
@@ -95,6 +97,8 @@ class UccWindow final : public c10d::Window {
   std::vector<Target> targets_ TUCC_GUARDED_BY(mutex_);
   // How many tensors were registered. The same on all ranks, since registering is collective.
   std::uint64_t registration_ TUCC_GUARDED_BY(mutex_) = 0;
+  int posting_ TUCC_GUARDED_BY(mutex_) = 0;                // how many threads are in the `post` of land()
+  std::vector<WorkPtr> landings_ TUCC_GUARDED_BY(mutex_);  // receives into the tensor that may be under way
 };
 
 }  // namespace torch_ucc

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -35,6 +37,32 @@ def everybody_puts() -> list[str]:
     window.tensor_deregister()
     dist.destroy_process_group()
     return found
+
+
+def deregistered_during_a_put() -> bool:
+    """The signal has come, and its data are on their way, when the tensor is deregistered and used anew."""
+    tensor = torch.zeros(16_000_000)
+    window = dist._new_window(tensor)
+    untouched = True
+    if dist.get_rank() == 0:
+        window.put(torch.ones(len(tensor)), 1, 0, False)
+        window.tensor_deregister()
+    else:
+        arrival = window.wait_signal(0, True)
+        for _ in range(20):
+            arrival.is_completed()
+            time.sleep(0.005)
+        window.tensor_deregister()
+        tensor.fill_(7.0)
+        time.sleep(1)
+        untouched = bool((tensor == 7.0).all())
+    dist.barrier()
+    dist.destroy_process_group()
+    return untouched
+
+
+def test_nothing_arrives_in_a_deregistered_tensor(pair: Hosts) -> None:
+    assert pair.run(deregistered_during_a_put) == [True, True]
 
 
 def test_puts_between_hosts(pair: Hosts) -> None:
