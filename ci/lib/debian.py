@@ -84,7 +84,8 @@ def download(state: Path, suite: str, architecture: str, folder: Path, packages:
     except AptError as error:
         if re.search("Unable to locate package|Can't select", str(error)):
             raise NoPackageError(f"{suite} has no {' '.join(packages)} for {architecture}.") from error
-        raise
+        _apt_get(*options, "update")  # the archive has other versions by now
+        _apt_get(*options, "download", *packages, cwd=folder)
     return sorted(set(folder.glob("*.deb")) - before)
 
 

@@ -38,8 +38,7 @@ provide_peer() {
 # and its plugin for CPUs, is only in the wheel oneccl. To install that wheel would also install the runtime of SYCL, so
 # the files are taken out of it.
 provide_oneccl() {
-  local home=$1 wheels
-  wheels=$(mktemp -d)
+  local home=$1 wheels=$1/wheels
   "$home/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$wheels" \
     "oneccl==$oneccl_version" "oneccl-cpu==$oneccl_version"
   "$home/bin/python" - "$wheels" "$home/lib" <<'UNPACK'

@@ -179,9 +179,9 @@ def commands(pair: Hosts) -> None:
     """`topo`, `plan`, `doctor` on a host, then `doctor` and `info` of a job on both hosts."""
     plan = ("plan", "--hosts", "2", "--ranks-per-host", "2")
     text = on_one_host(pair, ("topo",), 0)
-    expect(re.search(r"rxe0:1 .* 10 Gb/s\n", text), "topo does not name the host's device")
+    expect(bool(re.search(r"rxe0:1 .* 10 Gb/s\n", text)), "topo does not name the host's device")
     expect(
-        re.search(r"rxe1:1 .* 10 Gb/s, of another network namespace", text),
+        bool(re.search(r"rxe1:1 .* 10 Gb/s, of another network namespace", text)),
         "topo takes rxe1 for a device of the host",
     )
     text = on_one_host(pair, plan, 0)

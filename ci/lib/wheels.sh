@@ -86,6 +86,8 @@ with zipfile.ZipFile(wheel) as archive:
     if len(found) != 5:
         raise SystemExit(f"{wheel}: of torch/version.py and four libraries there are only {sorted(found)}")
     archive.extractall(folder, names)
+# Without it, Python would prefer the torch of the environment that builds.
+open(f"{folder}/torch/__init__.py", "w").close()
 UNPACK
     rm -rf "$folder/wheel"
     # Of two headers of one content, g++ takes that with another time for another.
@@ -245,9 +247,12 @@ in_root() {
 # provide_house VERSION: in $house, all that pip takes from indexes for Python VERSION: what torch-ucc requires, and what the tests need.
 # The torch of PyPI and its dependencies take 3 GB for one Python. All Pythons share 2 GB of this.
 provide_house() {
-  local requires='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")'
+  local requires='import re; print(*re.findall("\"([^\"]*)\"", re.search(r"(?ms)^dependencies = \[.*?\]", open("pyproject.toml").read())[0]), sep="\n")'
   local -a needed
   mapfile -t needed < <("$python" -c "$requires" | grep -v '^torch')
+  ((${#needed[@]})) || { echo "ci/wheels: pyproject.toml names no dependencies" >&2; return 1; }
+  # pip evaluates markers such as python_version < "3.11" for the Python that downloads.
+  [[ $1 != 3.10 ]] || needed+=(tomli exceptiongroup)
   house=$home/house-$try_torch
   mkdir -p "$house"
   if [[ -z ${TRY_FROM:-} && ! -e $house/complete-$1 ]]; then
