@@ -21,15 +21,21 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     if asked.stacks and asked.rank is None:
         parser.error("--stacks needs --rank")
-    while True:
-        code = _show(asked)
-        if not asked.watch or code == 2:
-            return code
-        time.sleep(asked.watch)
-        if sys.stdout.isatty():
-            print("\033[2J\033[H", end="")
-        else:
-            print()
+    if asked.watch is not None and asked.watch <= 0:
+        parser.error("--watch needs a number above 0")
+    try:
+        while True:
+            code = _show(asked)
+            if asked.watch is None or code == 2:
+                return code
+            sys.stdout.flush()
+            time.sleep(asked.watch)
+            if sys.stdout.isatty():
+                print("\033[2J\033[H", end="")
+            else:
+                print()
+    except KeyboardInterrupt:
+        return 130
 
 
 def _show(asked: argparse.Namespace) -> int:
@@ -54,13 +60,21 @@ def _show(asked: argparse.Namespace) -> int:
         before = dict(zip((each.world for each in found), told, strict=True))
         found = again
         told = [findings.confirmed(before[each.world], findings.findings(each)) for each in found]
+    if len(found) > 1 and (asked.html or asked.rank is not None):
+        print("torch-ucc status: several jobs run: name one (torch-ucc status lists them)", file=sys.stderr)
+        return 2
+    if len(found) > 1 and asked.json:
+        print(json.dumps([screen.as_data(each, of_it) for each, of_it in zip(found, told, strict=True)]))
+        return 1 if any(told) else 0
     if len(found) > 1:
         print(screen.listing(found, told))
         print("\nShow one of them: torch-ucc status JOB", file=sys.stderr)
         return 1 if any(told) else 0
     (one,), (told_of_it,) = found, told
     if asked.html:
-        asked.html.write_text(screen.page(one, told_of_it))
+        partial = asked.html.with_name(asked.html.name + ".partial")  # a browser never reads half a page
+        partial.write_text(screen.page(one, told_of_it))
+        partial.replace(asked.html)
     elif asked.json:
         print(json.dumps(screen.as_data(one, told_of_it)))
     elif asked.rank is not None:
@@ -106,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="repeat every SECONDS seconds, or every %(const)s s if no number is given",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON; of several jobs, a list")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser to FILE")
     parser.add_argument("--here", action="store_true", help="show only the ranks of this host")
     return parser

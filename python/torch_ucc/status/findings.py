@@ -67,7 +67,7 @@ def findings(job: Job) -> list[Finding]:
     found = [*_ended(job), *different.values(), *_failed(job, different)]
     if not different:
         found += _waited_for(job, stuck)
-    return found or [*_long(stuck), *([*_slow_network(job, stuck)] or _slow(job))]
+    return found or [*_long(job, stuck), *([*_slow_network(job, stuck)] or _slow(job))]
 
 
 def confirmed(first: list[Finding], second: list[Finding]) -> list[Finding]:
@@ -147,17 +147,43 @@ def _stuck(job: Job) -> Iterator[_Stuck]:
             yield rank, record, [o for o in _needed(rank, record) if _keeps_waiting(job, o, group, record)]
 
 
-def _long(stuck: Sequence[_Stuck]) -> Iterator[Finding]:
-    """An operation that takes long although all ranks have called it."""
+def _long(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
+    """An operation that takes long although nobody is known to keep it from ending."""
     for rank, record, late in stuck:
-        if not late and not record.message and rank.now_ns - record.issued_ns > LONG_NS:
-            name = rank.groups[record.group].name
+        since = rank.now_ns - record.issued_ns
+        if late or record.message or since <= LONG_NS:
+            continue
+        call, took = _call(record, rank.groups[record.group].name), duration(since)
+        if others := _not_seen_to_call(job, rank, record):
+            have = "has" if len(others) == 1 else "have"
             yield Finding(
-                f"All ranks have called {_call(record, name)}, and the operation has taken "
-                f"{duration(rank.now_ns - record.issued_ns)} so far: it moves much data, or the network is "
-                "slow or stuck."
+                f"Rank {rank.rank} has been in {call} for {took}. Nothing shows that "
+                f"{_ranks(others).lower()} {have} called it."
             )
-            return
+        else:
+            yield Finding(
+                f"All ranks have called {call}, and the operation has taken {took} so far: it moves much "
+                "data, or the network is slow or stuck."
+            )
+        return
+
+
+def _not_seen_to_call(job: Job, rank: Rank, record: Record) -> list[int]:
+    """Ranks of the group of a collective that have not called it, as far as is known."""
+    group = rank.groups[record.group]
+    return [
+        each
+        for each in sorted(group.ranks)
+        if each not in job.ranks or job.ranks[each].last_collectives.get(group.name, -1) < record.seq
+    ]
+
+
+def _all_have_called(job: Job, rank: Rank, record: Record) -> bool:
+    """Whether that is known. Of a message from any rank it is not."""
+    if not record.message:
+        return not _not_seen_to_call(job, rank, record)
+    needed, group = _needed(rank, record), rank.groups[record.group]
+    return any(each in job.ranks and not _keeps_waiting(job, each, group, record) for each in needed)
 
 
 def _keeps_waiting(job: Job, other: int, group: Group, record: Record) -> bool:
@@ -300,7 +326,7 @@ def _slow_network(job: Job, stuck: Sequence[_Stuck]) -> Iterator[Finding]:
     seen = _seen(job)
     if seen is not None and seen.moving >= _MUCH:
         share = f"The ranks spend {seen.moving:.0%} of the time in operations that all ranks have called."
-    elif any(not late for _, _, late in stuck):
+    elif any(_all_have_called(job, rank, record) for rank, record, _ in stuck):
         share = "The ranks are in operations that all ranks have called."
     else:
         return

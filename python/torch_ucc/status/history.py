@@ -29,7 +29,9 @@ SUFFIX = ".history"
 _BLOCK = struct.Struct("<4sII")
 """Magic, compressed bytes, and what the block holds."""
 _MAGIC = b"tuch"
-_FACTS, _SLOTS = 0, 1
+_FACTS, _SLOTS, _CUT = 0, 1, 2
+"""_CUT: when the recording ended, if the process went on."""
+_TIME = struct.Struct("<q")
 _SLOT = 128
 SHORTEST_S, LONGEST_S = 0.02, 1.0
 """Between two looks at a process. Meanwhile at most a quarter of its ring should be written."""
@@ -137,12 +139,17 @@ class Writer:
             self._write(_FACTS, facts.encode())
         return (self._next - first) / (self._reader.capacity / 4)
 
-    def close(self) -> None:
-        """Also writes the operations that have not ended."""
-        if slots := self._reader.slots_of(self._waiting):
-            self._write(_SLOTS, b"".join(slots))
-        self._file.close()
-        self._reader.close()
+    def close(self, lives: bool) -> None:
+        """Also writes the operations that have not ended. `lives`: whether the process goes on."""
+        now_ns = time.monotonic_ns()
+        try:
+            if slots := self._reader.slots_of(self._waiting):
+                self._write(_SLOTS, b"".join(slots))
+            if lives:
+                self._write(_CUT, _TIME.pack(now_ns))
+        finally:
+            self._reader.close()
+            self._file.close()
 
     def _learn(self) -> None:
         """The names and contexts in the facts."""
@@ -178,6 +185,8 @@ class Recorder:
         """By start and rank: the pid."""
         self._starters: set[tuple[int | None, str]] = set()
         self._agents: set[int] = set()
+        self._told: list[Meter] = []
+        """Those of whose errors the user was told."""
         self.lost = 0
 
     def add(self, members: Sequence[Process]) -> None:
@@ -230,7 +239,7 @@ class Recorder:
             with contextlib.suppress(segment.UnreadableError):
                 busiest = max(busiest, writer.take())
             if not lives:
-                self._end(pid)
+                self._end(pid, lives)
         return busiest
 
     def may_go_on(self) -> bool:
@@ -238,20 +247,28 @@ class Recorder:
         return bool(self.writers) or any(segment.is_alive(pid) for pid in self._agents)
 
     def publish(self) -> None:
+        """A meter that cannot publish now, because a disk is full, may be able to do so later."""
         for meter in self._meters:
-            meter.publish()
+            try:
+                meter.publish()
+            except OSError as error:
+                if meter not in self._told:
+                    print(f"torch-ucc record: cannot write metrics: {error}", file=sys.stderr)
+                    self._told.append(meter)
 
     def close(self) -> None:
-        self.look()
-        for pid in list(self.writers):
-            self._end(pid)
-        for meter in self._meters:
-            meter.close()
+        """Ends all files and meters, also after an error, and raises the first error."""
+        with contextlib.ExitStack() as steps:  # the last one first
+            for meter in self._meters:
+                steps.callback(meter.close)
+            for pid in list(self.writers):
+                steps.callback(self._end, pid, True)
+            self.look()
 
-    def _end(self, pid: int) -> None:
-        writer = self.writers.pop(pid)
-        writer.close()
-        self.lost += writer.lost
+    def _end(self, pid: int, lives: bool) -> None:
+        if writer := self.writers.pop(pid, None):
+            self.lost += writer.lost
+            writer.close(lives)
 
 
 def main(arguments: list[str]) -> int:
@@ -297,26 +314,37 @@ def main(arguments: list[str]) -> int:
         what = "no such job runs on this host" if not found else "several jobs run: name one"
         print(f"torch-ucc record: {what} (torch-ucc status lists them)", file=sys.stderr)
         return 2
+    if any(asked.folder.rglob(f"*{SUFFIX}")):
+        print(f"torch-ucc record: {asked.folder} holds another recording: name a new folder", file=sys.stderr)
+        return 2
     try:
         recorder = Recorder(asked.folder, asked.limit << 20, _meters(asked))
-    except (ImportError, LookupError) as error:
+        recorder.add(found[0])
+    except (ImportError, LookupError, OSError) as error:
         print(f"torch-ucc record: {error}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    recorder.add(found[0])
     ranks = ", ".join(str(each.rank) for each in found[0])
     print(f"torch-ucc record: writes rank {ranks} to {asked.folder}; Ctrl-C ends it", file=sys.stderr)
-    record(recorder, asked.seconds)
+    try:
+        record(recorder, asked.seconds)
+    except OSError as error:
+        print(f"torch-ucc record: {error}", file=sys.stderr)
+        return 1
     if recorder.lost:
         print(f"{recorder.lost} operations were lost: they came faster than they could be read")
     return 0
 
 
 def _meters(asked: argparse.Namespace) -> list[Meter]:
-    """Raises ImportError or LookupError if OpenTelemetry or its exporter is not installed."""
+    """Raises ImportError or LookupError if OpenTelemetry or its exporter is not installed.
+
+    Raises OSError if the file of metrics cannot be written.
+    """
     meters: list[Meter] = []
     if asked.prometheus:
         meters.append(PrometheusFile(asked.prometheus))
+        meters[0].publish()
     if asked.opentelemetry:
         try:
             from torch_ucc.status import otel
@@ -352,16 +380,18 @@ def record(recorder: Recorder, seconds: float | None = None) -> None:
 def read(path: Path) -> Dump:
     """What the file of one rank, with its older half, holds. Raises ValueError."""
     older = path.with_suffix(".older" + SUFFIX)
-    journal, slots = "", []
+    journal, slots, cut_ns = "", [], 0
     for file in (older, path):
         if file.exists():
             for kind, data in _blocks(file):
                 if kind == _FACTS:
                     journal = _joined(journal, data.decode(errors="replace"))
+                elif kind == _CUT:
+                    (cut_ns,) = _TIME.unpack(data)
                 else:
                     slots += [data[i : i + _SLOT] for i in range(0, len(data), _SLOT)]
     facts, records = segment.decode(journal, slots)
-    seen_ns = max((max(each.issued_ns, each.ended_ns) for each in records), default=0)
+    seen_ns = cut_ns or max((max(each.issued_ns, each.ended_ns) for each in records), default=0)
     process = segment.Process(0, "0 (x) X", seen_ns, False, facts, records)
     ranks = [rank for job in jobs.assemble([process]) for rank in job.ranks.values()]
     if not ranks:
@@ -369,7 +399,7 @@ def read(path: Path) -> Dump:
     # Its rank may have changed: the one with which it did most, in all contexts where it had that
     main = max(ranks, key=lambda rank: len(rank.records))
     contexts = [each.context for each in ranks if each.rank == main.rank]
-    return replace(main, groups=jobs.groups_in(facts, *contexts)).dump("trace")
+    return replace(main, groups=jobs.groups_in(facts, *contexts)).dump("cut" if cut_ns else "history")
 
 
 def _blocks(file: Path) -> Iterator[tuple[int, bytes]]:

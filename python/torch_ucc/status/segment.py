@@ -113,10 +113,18 @@ def processes(proc: Path = Path("/proc")) -> Iterator[tuple[int, Path]]:
             if os.geteuid() not in (0, folder.stat().st_uid):
                 continue
             for each in os.scandir(folder / "fd"):
-                if os.readlink(each).startswith(_NAME):  # noqa: PTH115 (Path is slow)
+                if _target(each.path).startswith(_NAME):
                     yield int(folder.name), Path(each.path)
         except OSError:  # it has ended, or is not ours to look at
             continue
+
+
+def _target(link: str) -> str:
+    """Of a link; empty if the process has closed this descriptor meanwhile."""
+    try:
+        return os.readlink(link)  # noqa: PTH115 (Path is slow)
+    except FileNotFoundError:
+        return ""
 
 
 def read(pid: int, path: Path, recent: int) -> Process | None:

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         return 2
     if options.command == "diagnose":
         found = diagnosis.diagnose(dumps)
-        print(found or "Nothing is wrong: the calls of all ranks match, and all calls have ended.")
+        print(found or f"Nothing is wrong: the calls of all ranks match, and {_ended(dumps)}.")
         return 1 if found else 0
     if options.command == "compare":
         try:
@@ -55,6 +55,11 @@ def main(arguments: list[str]) -> int:
     if options.html:
         options.html.write_text(page.render(entries, lost, turns))
     return 0
+
+
+def _ended(dumps: list[records.Dump]) -> str:
+    open_calls = sum(not record.over for dump in dumps for record in dump.records)
+    return f"all but {open_calls} calls have ended" if open_calls else "all calls have ended"
 
 
 def _parser() -> argparse.ArgumentParser:

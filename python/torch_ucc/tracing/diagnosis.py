@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch_ucc.tracing.clocks import offsets
 from torch_ucc.tracing.issuers import issuer
@@ -60,10 +60,15 @@ class Case:
         }
 
 
+PATIENCE_NS = 1_000_000_000
+"""So long an operation may be under way when a recording of a running job is ended."""
+
+
 def diagnose(dumps: Sequence[Dump]) -> str:
     """One paragraph; empty if nothing is wrong."""
     if not dumps:
         return ""
+    dumps = [_settled(dump) for dump in dumps]
     case = _case(dumps)
     names = group_names(dumps)
     checks: list[Callable[[], Iterator[str]]] = [
@@ -93,6 +98,14 @@ def different_calls(dumps: Sequence[Dump], groups: Iterable[str]) -> dict[str, D
 def circle(dumps: Sequence[Dump]) -> str:
     """Ranks that wait for each other in a circle; empty if there are none."""
     return next(_circle(_case(dumps), group_names(dumps)), "")
+
+
+def _settled(dump: Dump) -> Dump:
+    """Of a recording that ended before its process: without what had begun a moment before."""
+    if dump.reason != "cut":
+        return dump
+    records = [each for each in dump.records if each.over or dump.steady_ns - each.issued_ns > PATIENCE_NS]
+    return replace(dump, records=records)
 
 
 def _case(dumps: Sequence[Dump]) -> Case:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,12 @@ def load(path: Path | str) -> list[Dump]:
     files = [file for file in files if not file.name.endswith(".older.history")]
     if not files:
         raise ValueError(f"{path} holds no dumps: there is no {folder / patterns[0]}")
-    return sorted((_read(file) for file in files), key=lambda dump: dump.rank)
+    dumps = sorted((_read(file) for file in files), key=lambda dump: dump.rank)
+    if twice := [first.rank for first, second in pairwise(dumps) if first.rank == second.rank]:
+        raise ValueError(
+            f"{path} holds several files of rank {twice[0]}: keep each run in a folder of its own"
+        )
+    return dumps
 
 
 def _read(file: Path) -> Dump:

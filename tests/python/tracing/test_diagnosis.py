@@ -396,6 +396,20 @@ def test_nothing_is_said_of_a_healthy_run() -> None:
     assert diagnose([rank.dump() for rank in ranks]) == ""
 
 
+@pytest.mark.parametrize("who", [[0], [0, 1]])
+@pytest.mark.parametrize(("seconds", "is_told"), [(0.2, False), (2.0, True)])
+def test_of_a_recording_that_ended_before_its_job_what_took_long_is_told(
+    who: list[int], seconds: float, is_told: bool
+) -> None:
+    ranks = job(2)
+    for rank in who:
+        ranks[rank].stuck("all_reduce")
+    end = ranks[0].now + int(seconds * SECOND)
+    dumps = [dataclasses.replace(rank.dump(), reason="cut", steady_ns=end) for rank in ranks]
+    told = diagnose(dumps)
+    assert ("all_reduce" in told) == is_told, told
+
+
 def test_nothing_is_said_where_rings_begin_in_different_places() -> None:
     ranks = job(2)
     dumps = [rank.dump() for rank in ranks]

@@ -16,6 +16,7 @@ import torch_ucc
 from torch_ucc.status import history
 from torch_ucc.testing import run_ranks
 from torch_ucc.tracing import records
+from torch_ucc.tracing.diagnosis import diagnose
 
 pytestmark = pytest.mark.multirank
 
@@ -84,13 +85,14 @@ def test_an_operation_that_stays_open_hides_none_behind_it(tmp_path: Path) -> No
         assert [each.op for each in dump.records if each.over].count("all_reduce") == 5
         assert dump.steady_ns >= max(each.issued_ns for each in dump.records)
     assert [each.state for each in records.load(tmp_path)[0].records if each.op == "recv"] == ["posted"]
+    assert "has not called send for rank 0" in diagnose(records.load(tmp_path))
 
 
 def test_a_file_that_was_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
     run_ranks(watched, 2, tmp_path, "--limit 64")
     file = tmp_path / "rank0.history"
     whole = len(history.read(file).records)
-    file.write_bytes(file.read_bytes()[:-20])
+    file.write_bytes(file.read_bytes()[:-60])
     assert 0 < len(history.read(file).records) < whole
     file.write_bytes(b"something else, which is no history at all")
     with pytest.raises(ValueError, match="the file is not a history"):

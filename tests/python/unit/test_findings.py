@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from torch_ucc import _style
 from torch_ucc.status import job as jobs
-from torch_ucc.status import stacks
+from torch_ucc.status import segment, stacks
 from torch_ucc.status.__main__ import main as status
 from torch_ucc.status.findings import Finding, confirmed, findings
 from torch_ucc.status.job import Job, runs, shown
@@ -360,6 +361,58 @@ def test_an_operation_that_takes_long_although_all_have_called_it() -> None:
     assert found.text.startswith("All ranks have called seq 1 all_reduce(float32[1024] SUM) of group '0'")
 
 
+def test_an_operation_that_takes_long_while_a_rank_cannot_be_seen() -> None:
+    (found,) = findings(job([process(rank, 3, [record(1, 1, 30)]) for rank in range(2)]))
+    assert found.text.startswith("Rank 0 has been in seq 1 all_reduce(float32[1024] SUM) of group '0' for 30")
+    assert found.text.endswith("Nothing shows that rank 2 has called it.")
+
+
+def test_a_broadcast_that_takes_long_before_all_have_called_it() -> None:
+    """Its root has called it, so rank 2 is not accused."""
+    rows = [record(1, 1, 30, op="broadcast", root=0)]
+    (found,) = findings(job([process(0, 3, rows), process(1, 3, rows), process(2, 3, [])]))
+    assert found.ranks == ()
+    assert found.text.endswith("Nothing shows that rank 2 has called it.")
+
+
+@pytest.mark.parametrize(("option", "code"), [("--json", 1), ("--html=page.html", 2), ("--rank=0", 2)])
+def test_several_jobs(
+    option: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = [job([process(rank, 2, [record(1, 1, 30)]) for rank in range(2)]) for _ in range(2)]
+    found[1].world = "9876543210"
+    monkeypatch.setattr(jobs, "jobs", lambda **_: found)
+    assert status([option]) == code
+    told = capsys.readouterr()
+    if code == 1:
+        assert [len(each["findings"]) for each in json.loads(told.out)] == [1, 1]
+    else:
+        assert "several jobs run: name one" in told.err and not list(tmp_path.iterdir())
+
+
+def test_a_descriptor_that_is_closed_meanwhile_hides_no_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "77" / "fd"
+    folder.mkdir(parents=True)
+    for name in "0123":
+        (folder / name).symlink_to("/dev/null" if name == "0" else f"{segment._NAME} (deleted)")
+    real, gone = os.readlink, iter([True])
+
+    def readlink(path: str) -> str:
+        if next(gone, False):
+            raise FileNotFoundError(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "readlink", readlink)
+    assert {pid for pid, _ in segment.processes(tmp_path)} == {77}
+
+
 def test_only_what_a_second_look_confirms_is_said() -> None:
     stays, gone, new = Finding("a", (1,)), Finding("b", (2,)), Finding("c", (3,))
     assert confirmed([stays, gone], [stays, new, Finding("d")]) == [stays, Finding("d")]
@@ -520,6 +573,12 @@ def test_a_host_whose_network_is_slow_while_all_wait() -> None:
     assert second.ranks == (2, 3)
     assert second.text.startswith("The network of host n1 is slow: a round trip to host n1 takes ")
     assert "20.00 ms or more" in second.text
+
+
+def test_a_slow_network_is_not_blamed_while_a_rank_cannot_be_seen() -> None:
+    seen = on_three_hosts(None, far=1)
+    del seen.ranks[5]
+    assert [each.text.endswith("rank 5 has called it.") for each in findings(seen)] == [True]
 
 
 @pytest.mark.parametrize("slow_looks", [5, 6])
