@@ -97,9 +97,19 @@ def between_hosts(patient: Patient) -> tuple[list[Finding], list[Finding]]:
     """About connections and clocks, and about who serves groups."""
     from torch.distributed.rendezvous import rendezvous
 
-    store, rank, size = next(rendezvous("env://"))
-    between = survey(store, rank, size, patient.host, _TOGETHER)
-    return between, compare_makers(store, rank, size, _register.makers(), _TOGETHER)
+    try:
+        store, rank, size = next(rendezvous("env://"))
+        between = survey(store, rank, size, patient.host, _TOGETHER)
+        return between, compare_makers(store, rank, size, _register.makers(), _TOGETHER)
+    except RuntimeError as error:  # of the store
+        alone = Finding(
+            "alone",
+            BROKEN,
+            f"the ranks could not compare what they see: {str(error).splitlines()[0]}",
+            "run this command on every rank at the same time; all hosts must be able to connect to "
+            "MASTER_PORT of MASTER_ADDR",
+        )
+        return [alone], []
 
 
 def built_with() -> dict[str, str]:

@@ -96,7 +96,7 @@ def tcp(hosts: Sequence[Inventory], cut: Collection[str] = ()) -> list[Devices]:
     networks that do not lead from each host to the next."""
     candidates = [reachable(host) for host in hosts]
     if all(len(each) == 1 for each in candidates):
-        return [Devices((), f"{each[0].name} is the only interface that is up") for each in candidates]
+        return [_only(host, each[0]) for host, each in zip(hosts, candidates, strict=True)]
     if shared := shared_networks(hosts):
         usable = [each for each in shared if str(each.network) not in cut] or shared[:1]
         rails = [each for each in usable if _is_rail(each, usable[0])][:MOST_RAILS]
@@ -115,6 +115,17 @@ def tcp(hosts: Sequence[Inventory], cut: Collection[str] = ()) -> list[Devices]:
         else:
             chosen.append(Devices((), "the hosts share no network, and there is no default route"))
     return chosen
+
+
+def _only(host: Inventory, interface: Interface) -> Devices:
+    """Named if UCX would also use interfaces that join containers of the host, or tunnels."""
+    if any(
+        each.up and each.addresses and each.kind != "loopback"
+        for each in host.interfaces
+        if each != interface
+    ):
+        return Devices((interface.name,), f"{interface.name} is the only interface that leads to other hosts")
+    return Devices((), f"{interface.name} is the only interface that is up")
 
 
 def _why(rails: Sequence[Shared], shared: Sequence[Shared], cut: Collection[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections import Counter
@@ -119,13 +120,17 @@ def uniform(hosts: Sequence[Inventory], ranks_each: int, settings: Mapping[str, 
 
 
 def copies(host: Inventory, count: int) -> list[Inventory]:
-    """A job's hosts, of which one is known: they differ in name, and in the last number of their
-    addresses."""
+    """A job's hosts, of which one is known: they differ in name, and in their addresses. Where a network
+    has no room for so many hosts, they are on a larger one."""
 
-    def other(address: str, i: int) -> str:
-        front, dot, last = address.rpartition(".")
-        digits, slash, length = last.partition("/")
-        return f"{front}{dot}{(int(digits) + i) % 255}{slash}{length}" if dot else address
+    def other(text: str, i: int) -> str:
+        address = ipaddress.ip_interface(text)
+        length = address.network.prefixlen
+        if length < address.max_prefixlen - 1:  # on a network, which must have room for all hosts
+            length = min(length, address.max_prefixlen - (2 * count).bit_length())
+        network = ipaddress.ip_interface(f"{address.ip}/{length}").network
+        first, size = int(network.network_address), max(network.num_addresses, count)
+        return f"{type(address.ip)(first + (int(address.ip) - first + i) % size)}/{length}"
 
     def interfaces(i: int) -> tuple[inventory.Interface, ...]:
         return tuple(
@@ -141,7 +146,7 @@ def copies(host: Inventory, count: int) -> list[Inventory]:
             return f"{host.host}+{i}"
         return host.host[: digits.start()] + str(int(digits[0]) + i).zfill(len(digits[0]))
 
-    return [host] + [
+    return [host._replace(interfaces=interfaces(0))] + [
         host._replace(host=name(i), host_id=f"{host.host_id}+{i}", interfaces=interfaces(i))
         for i in range(1, count)
     ]

@@ -12,14 +12,15 @@ from torch_ucc.topology.inventory import Interface
 from torch_ucc.topology.root import Root
 
 _LOOPBACK = 772  # ARPHRD_LOOPBACK
-_UP, _GATEWAY = 1, 2  # RTF_UP, RTF_GATEWAY
+_UP, _GATEWAY, _REJECT = 1, 2, 0x200  # RTF_UP, RTF_GATEWAY, RTF_REJECT
 _NET = "/sys/class/net"
 _LOWER = "lower_"  # begins the links to the interfaces below
 
 
 def interfaces(root: Root) -> tuple[Interface, ...]:
     connected, default = _routes(root)
-    v4 = _local_addresses(root)
+    default = default or _v6_defaults(root)
+    v4 = _v4_addresses(_local_addresses(root), connected, default)
     v6 = _v6_addresses(root)
     return tuple(
         Interface(
@@ -28,7 +29,7 @@ def interfaces(root: Root) -> tuple[Interface, ...]:
             up=_is_up(root, name),
             mtu=root.number(f"{_NET}/{name}/mtu") or 0,
             speed_mbps=_speed(root, name),
-            addresses=(*_of_networks(v4, connected.get(name, [])), *v6.get(name, [])),
+            addresses=(*v4.get(name, []), *v6.get(name, [])),
             default_route=name in default,
             device=pci.device(root, f"{_NET}/{name}/device"),
             over=tuple(
@@ -95,12 +96,37 @@ def _local_addresses(root: Root) -> list[ipaddress.IPv4Address]:
     return [ipaddress.IPv4Address(text) for text in dict.fromkeys(found)]
 
 
-def _of_networks(
-    addresses: list[ipaddress.IPv4Address], networks: list[ipaddress.IPv4Network]
-) -> tuple[str, ...]:
-    return tuple(
-        f"{each}/{network.prefixlen}" for network in networks for each in addresses if each in network
-    )
+def _v4_addresses(
+    addresses: list[ipaddress.IPv4Address],
+    connected: dict[str, list[ipaddress.IPv4Network]],
+    default: set[str],
+) -> dict[str, list[str]]:
+    """By interface. In some clouds, and in containers, an address is on no network: then it is that of the
+    only interface with a default route, if that has no other address."""
+    found = {
+        name: [f"{each}/{network.prefixlen}" for network in networks for each in addresses if each in network]
+        for name, networks in connected.items()
+    }
+    of_networks = [network for networks in connected.values() for network in networks]
+    left = [
+        f"{each}/32"
+        for each in addresses
+        if not each.is_loopback and not any(each in network for network in of_networks)
+    ]
+    if len(default) == 1 and not found.get(min(default)):
+        found[min(default)] = left
+    return found
+
+
+def _v6_defaults(root: Root) -> set[str]:
+    """The interfaces of the default routes with the least metric."""
+    defaults: list[tuple[int, str]] = []
+    for line in root.text("/proc/net/ipv6_route").splitlines():
+        _, length, *_, metric, _, _, flags, name = line.split()
+        if int(length, 16) == 0 and int(flags, 16) & _UP and not int(flags, 16) & _REJECT:
+            defaults.append((int(metric, 16), name))
+    least = min((metric for metric, _ in defaults), default=0)
+    return {name for metric, name in defaults if metric == least}
 
 
 def _v6_addresses(root: Root) -> dict[str, list[str]]:

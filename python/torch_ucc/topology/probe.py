@@ -13,6 +13,7 @@ from torch_ucc.topology.root import Root
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
+_CPUS = "/sys/devices/system/cpu"
 _PCI = "/sys/bus/pci/devices"
 _RDMA = "/sys/class/infiniband"
 
@@ -55,10 +56,24 @@ def _status(root: Root, name: str) -> str:
 def _cpu(root: Root) -> Cpu:
     info = root.text("/proc/cpuinfo")
     model = re.search(r"^model name\s*: (.*)", info, re.MULTILINE)
+    # Processors of ARM have numbers instead of a name, and only sysfs knows their cores.
+    numbers = re.search(r"^CPU implementer\s*: (\S+)(?:.*\n)*?CPU part\s*: (\S+)", info, re.MULTILINE)
     pairs = re.findall(r"^physical id\s*: (\d+)$(?:.*\n)*?core id\s*: (\d+)$", info, re.MULTILINE)
+    pairs = pairs or [
+        (
+            root.text(f"{_CPUS}/{name}/topology/physical_package_id"),
+            root.text(f"{_CPUS}/{name}/topology/core_id"),
+        )
+        for name in root.names(_CPUS)
+        if root.exists(f"{_CPUS}/{name}/topology/core_id")
+    ]
     count = len(re.findall(r"^processor\s*:", info, re.MULTILINE))
     return Cpu(
-        model=model[1].strip() if model else "",
+        model=model[1].strip()
+        if model
+        else "implementer {}, part {}".format(*numbers.groups())
+        if numbers
+        else "",
         sockets=max(1, len({socket for socket, _ in pairs})),
         cores=len(set(pairs)) or count,
         usable=_status(root, "Cpus_allowed_list"),

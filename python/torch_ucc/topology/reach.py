@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from torch_ucc.topology.doctor import BROKEN, COSTLY, NOTE, Finding
 from torch_ucc.topology.inventory import Inventory
 
 _CONNECT = 5.0  # seconds; a host answers in milliseconds, if no firewall swallows the question
+_AT_ONCE = 128  # connections
 _CLOCKS = 60.0  # seconds; less may be the delay of a busy machine
 
 
@@ -38,28 +40,18 @@ def survey(
 ) -> list[Finding]:
     """What this rank finds about the other hosts. Blocks until all ranks called it; raises what the store
     does."""
-    with socket.create_server(("", 0)) as server:
+    with _server() as server:
         own = {
             "host": host.host,
             "id": host.host_id,
             "pid": os.getpid(),
             "pid_namespace": host.limits.pid_namespace,
             "port": server.getsockname()[1],
-            "addresses": [
-                text.partition("/")[0]
-                for each in reachable(host)
-                for text in each.addresses
-                if ":" not in text
-            ],
+            "addresses": _addresses(host),
         }
         others = _share(store, "hosts", rank, size, own, limit)
         clocks = _share(store, "clocks", rank, size, clock(), limit)
-        found = [
-            finding
-            for other in _first_of_each_host(others)
-            if other["id"] != own["id"]
-            for finding in _try_to_connect(host.host, other)
-        ]
+        found = _try_to_connect(host.host, [o for o in _first_of_each_host(others) if o["id"] != own["id"]])
         _share(store, "done", rank, size, True, limit)  # until then the others may still connect to us
     return found + collisions(rank, others) + _compare(rank, others, clocks)
 
@@ -107,21 +99,58 @@ def _share(store: Store, what: str, rank: int, size: int, mine: Any, limit: time
     return [json.loads(text) for text in store.multi_get([f"{name}/{other}" for other in range(size)])]
 
 
+def _server() -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
+def _addresses(host: Inventory) -> list[str]:
+    """Those of IPv4, which UCX prefers. Others only if there are none."""
+    all_ = [text.partition("/")[0] for each in reachable(host) for text in each.addresses]
+    return [each for each in all_ if ":" not in each] or all_
+
+
 def _first_of_each_host(ranks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({each["id"]: each for each in reversed(ranks)}.values())
 
 
-def _try_to_connect(here: str, other: dict[str, Any]) -> list[Finding]:
-    failed = {}
-    for address in other["addresses"]:
+def _try_to_connect(here: str, others: Sequence[dict[str, Any]]) -> list[Finding]:
+    """To all addresses at the same time, because one that does not answer takes seconds."""
+
+    def fails(to: tuple[str, int]) -> str:
         try:
-            socket.create_connection((address, other["port"]), timeout=_CONNECT).close()
+            socket.create_connection(to, timeout=_CONNECT).close()
         except OSError as error:
-            failed[address] = str(error)
-    if not failed and other["addresses"]:
+            return str(error)
+        return ""
+
+    all_ = [(address, other["port"]) for other in others for address in other["addresses"]]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        errors = dict(zip(all_, pool.map(fails, all_), strict=True))
+    return [
+        finding
+        for other in others
+        for finding in _judge(here, other, {a: errors[a, other["port"]] for a in other["addresses"]})
+    ]
+
+
+def _judge(here: str, other: dict[str, Any], errors: Mapping[str, str]) -> list[Finding]:
+    """`errors`: of each address of the other host; empty if it could be reached."""
+    failed = {address: error for address, error in errors.items() if error}
+    if not errors:
+        return [
+            Finding(
+                "not-tried",
+                NOTE,
+                f"{here} did not try to connect to {other['host']}, because none of its addresses is known",
+                "nothing needs to be done, if the job works",
+            )
+        ]
+    if not failed:
         return []
-    reasons = ", ".join(f"{address} ({why})" for address, why in failed.items()) or "it has no address"
-    if len(failed) < len(other["addresses"]):
+    reasons = ", ".join(f"{address} ({why})" for address, why in failed.items())
+    if len(failed) < len(errors):
         return [
             Finding(
                 "partly-cut-off",

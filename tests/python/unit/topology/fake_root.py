@@ -187,6 +187,14 @@ class FakeRoot:
         if gateway:
             self._route(name, "0.0.0.0", gateway, "0003", metric, "0.0.0.0")
 
+    def lone_address(self, address: str) -> None:
+        """Of some interface, and on no network."""
+        self._local.append(f"           |-- {address}\n              /32 host LOCAL\n")
+
+    def route(self, name: str, target: str) -> None:
+        network = ipaddress.IPv4Network(target)
+        self._route(name, str(network.network_address), "0.0.0.0", "0001", 0, str(network.netmask))
+
     def _address(
         self, name: str, address: ipaddress.IPv4Interface | ipaddress.IPv6Interface, metric: int
     ) -> None:
@@ -197,7 +205,7 @@ class FakeRoot:
         network = address.network
         if name != "lo":
             self._route(name, str(network.network_address), "0.0.0.0", "0001", metric, str(network.netmask))
-        self._local.append(f"           |-- {address.ip}\n              /32 host LOCAL\n")
+        self.lone_address(str(address.ip))
 
     def _route(self, name: str, target: str, gateway: str, flags: str, metric: int, mask: str) -> None:
         where, by, over = (

@@ -135,6 +135,50 @@ def test_addresses_go_to_the_interface_that_is_on_their_network(tmp_path: Path) 
     assert eth2.addresses == ("10.0.2.5/24",) and not eth2.default_route, "the lesser metric wins"
 
 
+def test_a_processor_of_arm(tmp_path: Path) -> None:
+    fake = FakeRoot(tmp_path)
+    fake.file(
+        "/proc/cpuinfo",
+        "\n".join(
+            f"processor\t: {cpu}\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd40\n"
+            for cpu in range(4)
+        ),
+    )
+    for cpu in range(4):
+        at = f"/sys/devices/system/cpu/cpu{cpu}/topology"
+        fake.file(f"{at}/physical_package_id", str(cpu // 2))
+        fake.file(f"{at}/core_id", str(cpu % 2))
+    made = probe(fake.root()).cpu
+    assert (made.model, made.sockets, made.cores) == ("implementer 0x41, part 0xd40", 2, 4)
+
+
+@pytest.mark.parametrize("gateway", ["10.128.0.1", "169.254.1.1"])
+def test_an_address_on_no_network_is_that_of_the_default_route(gateway: str, tmp_path: Path) -> None:
+    """Of a virtual machine in a cloud, and of a container in a cluster."""
+    fake = FakeRoot(tmp_path)
+    fake.interface("lo", addresses=["127.0.0.1/8"])
+    fake.interface("ens4", gateway=gateway)
+    fake.route("ens4", f"{gateway}/32")
+    fake.lone_address("10.128.0.5")
+    fake.interface("docker0", addresses=["172.17.0.1/16"], kind="bridge")
+    found = {each.name: each.addresses for each in probe(fake.root()).interfaces}
+    assert found["ens4"] == ("10.128.0.5/32",) and found["docker0"] == ("172.17.0.1/16",)
+
+
+def test_default_routes_of_a_host_without_ipv4(tmp_path: Path) -> None:
+    fake = FakeRoot(tmp_path)
+    fake.interface("lo")
+    fake.interface("br0", addresses=["2001:db8::5/64"], kind="bridge")
+    zero = "0" * 32
+    fake.file(
+        "/proc/net/ipv6_route",
+        f"{zero} 00 {zero} 00 20010db8000000000000000000000001 00000400 00000001 00000000 00000003 br0\n"
+        f"{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo",
+    )
+    found = probe(fake.root()).interfaces
+    assert [each.name for each in found if each.default_route] == ["br0"]
+
+
 def test_modules_are_those_beside_the_library(tmp_path: Path) -> None:
     (tmp_path / "ucx").mkdir()
     for name in ("libuct_cma.so", "libuct_cma.so.0", "libuct_ib.so.0.0.0", "libucm_cuda.so", "libuct_cuda.a"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jobs import HERE, JOBS, job, planned
 from torch_ucc.topology.algorithms import CROWDED, ONE_HOST, OVER_TCP
-from torch_ucc.topology.devices import reachable
+from torch_ucc.topology.devices import reachable, shared_networks, tcp
 from torch_ucc.topology.explain import differences, plan_text
 from torch_ucc.topology.inventory import Interface, Inventory, RdmaPort, from_json
 from torch_ucc.topology.job import Crowd, Job, copies, decode, encode, own_gpu, uniform
@@ -209,6 +209,21 @@ def test_hosts_of_different_networks_use_their_default_routes() -> None:
         [card("a0", "192.168.5.1/24"), card("a1", "10.0.1.1/24", default_route=True)],
         [card("b0", "10.0.2.1/24", default_route=True)],
     ) == [("a1",), ("b0",)]
+
+
+@pytest.mark.parametrize(
+    ("address", "count"), [("10.0.0.14/28", 3), ("10.0.0.1/24", 300), ("2001:db8::1/64", 3)]
+)
+def test_hosts_that_are_made_up_are_on_one_network(address: str, count: int) -> None:
+    hosts = copies(with_interfaces(machine("small_vm"), card("a", address), card("b", "10.9.0.1/16")), count)
+    assert len({each.interfaces[0].addresses for each in hosts}) == count
+    assert len(shared_networks(hosts)) == 2
+
+
+def test_an_interface_is_named_where_ucx_would_use_a_tunnel_as_well() -> None:
+    tunnel = card("tun0", "10.8.0.1/24", kind="tunnel")
+    hosts = copies(with_interfaces(machine("small_vm"), card("eth0", "10.0.0.1/24"), tunnel), 2)
+    assert [each.names for each in tcp(hosts)] == [("eth0",)] * 2
 
 
 def test_what_joins_containers_of_a_host_reaches_nobody() -> None:
