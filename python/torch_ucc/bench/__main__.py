@@ -162,9 +162,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         check_peers(args)
         check_combination(args)
         choose_cases(args)
-    except ValueError as error:
+        check_files(args)
+    except (ValueError, ImportError) as error:
         parser.error(str(error))
     return args
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """A run may take hours. Raises ValueError or ImportError if its results could not be written."""
+    if args.plot:
+        plot.check(args.plot)
+    for file in filter(None, (args.plot, args.json)):
+        if not file.absolute().parent.is_dir():
+            raise ValueError(f"there is no folder {file.parent}")
 
 
 def usual_peers(args: argparse.Namespace) -> list[str]:
@@ -338,17 +348,17 @@ def main(arguments: list[str] | None = None) -> int:
     print(report.targets_table(judgements), end="\n\n")
     print_doubts(load, bench.failures, left_out)
 
-    if args.plot and (
-        plotted := next((each for sweep in plan.sweeps if (each := sweep.of(bench)).all), None)
-    ):
-        plot.draw(plotted, [peer.name for peer in plan.peers], title(about, load), args.plot)
-    if args.json:
+    if args.json:  # before the picture, which may fail
         settings: dict[str, object] = {key: str(value) for key, value in vars(args).items()}
         about["foreign_load_cores"] = load
         data = report.as_data(
             about, settings, bench.samples, bench.occasions, judgements, bench.failures, left_out
         )
         args.json.write_text(json.dumps(data, indent=1) + "\n")
+    if args.plot and (
+        plotted := next((each for sweep in plan.sweeps if (each := sweep.of(bench)).all), None)
+    ):
+        plot.draw(plotted, [peer.name for peer in plan.peers], title(about, load), args.plot)
     return exit_status(bool(bench.failures), args.strict, {item.verdict for item in judgements})
 
 

@@ -46,10 +46,21 @@ svg {{ width: 100%; height: auto }}</style></head>
 """
 
 
-def draw(samples: Samples, peers: Sequence[str], title: str, path: Path) -> None:
-    """By the file's suffix. Raises ImportError that says what to install, ValueError for another suffix."""
+def check(path: Path) -> None:
+    """Raises ImportError that says what to install, or ValueError if there is no plot with this suffix."""
     if path.suffix not in (".png", ".svg", ".html"):
         raise ValueError(f"a plot is a .png, .svg or .html file, not {path.name}")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ImportError("a plot needs matplotlib: pip install torch-ucc[bench]") from error
+
+
+def draw(samples: Samples, peers: Sequence[str], title: str, path: Path) -> None:
+    """By the file's suffix. Draws nothing if no operation has a size. Raises what check() raises."""
+    check(path)
+    if not any(each.case.nbytes for each in samples.all):
+        return
     figure = _figure(samples, peers, title if path.suffix != ".html" else "")
     if path.suffix == ".html":
         picture = io.StringIO()
@@ -62,10 +73,8 @@ def draw(samples: Samples, peers: Sequence[str], title: str, path: Path) -> None
 
 
 def _figure(samples: Samples, peers: Sequence[str], title: str) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("a plot needs matplotlib: pip install torch-ucc[bench]") from error
+    from matplotlib.figure import Figure
+
     panels = list(
         dict.fromkeys((each.ranks, each.case.op, each.case.dtype) for each in samples.all if each.case.nbytes)
     )

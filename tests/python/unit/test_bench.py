@@ -448,6 +448,24 @@ class TestPlot:
         with pytest.raises(ValueError, match=r"not figures\.gif"):
             plot.draw(self.RUN, ["ucc"], "", tmp_path / "figures.gif")
 
+    def test_nothing_is_drawn_of_operations_without_a_size(self, tmp_path: Path) -> None:
+        plot.draw(Samples(samples(2, Case("barrier", 0), ucc=[1e-5])), ["ucc"], "", tmp_path / "figures.svg")
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("option", "name", "why"),
+        [
+            ("--plot", "figures.pdf", "not figures.pdf"),
+            ("--json", "missing/figures.json", "there is no folder"),
+        ],
+    )
+    def test_a_file_that_cannot_be_written_is_refused_before_the_run(
+        self, option: str, name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit):
+            parse([option, str(tmp_path / name)])
+        assert why in capsys.readouterr().err
+
 
 class TestRuns:
     def test_every_number_of_a_result_is_checked(self) -> None:
