@@ -53,7 +53,7 @@ def _files_of(process: Path) -> Iterator[File]:
     try:
         if process.stat().st_uid != os.getuid():
             return
-        for line in (process / "maps").read_text().splitlines():
+        for line in (process / "maps").read_text(errors="replace").splitlines():
             device, inode = line.split(maxsplit=5)[3:5]
             major, minor = (int(part, 16) for part in device.split(":"))
             yield os.makedev(major, minor), int(inode)

@@ -50,6 +50,13 @@ def test_what_somebody_has_mapped_stays(segment: Path, proc: Path) -> None:
     assert segment.exists()
 
 
+def test_a_process_with_a_file_of_any_name(segment: Path, proc: Path) -> None:
+    other = proc / "4000000"
+    other.mkdir()
+    (other / "maps").write_bytes(b"7f00-7f01 r--p 00000000 00:01 7 /tmp/caf\xe9\n")
+    assert leftovers.remove(segment.parent, proc) == [segment.name]
+
+
 def test_what_is_young_stays(tmp_path: Path, proc: Path) -> None:
     young = made(tmp_path / f"{leftovers.PREFIX}5678", age=0.0)
     assert leftovers.remove(tmp_path, proc) == [] and young.exists()
