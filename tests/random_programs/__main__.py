@@ -85,6 +85,7 @@ def _programs(options: argparse.Namespace, where: Where) -> int:
         with tempfile.TemporaryDirectory(prefix="programs-") as folder:
             why = unexpected(functools.partial(_turn, options, where, number, min(TURN_S, left), folder))
             last = last_of(folder)
+            why = why or ("" if any(Path(folder).glob("rank*.json")) else "no rank has written a report")
             if last.found or why:
                 options.ending = last.number if last.is_ending else None
                 print(f"{last.name} of seed {options.seed}\n{last.found}\n{why[-3000:]}", flush=True)
@@ -132,13 +133,14 @@ def last_of(folder: str) -> Last:
     return Last(first["number"], first["is_ending"], "\n".join(each["found"] for each in found))
 
 
-def unexpected(run: Callable[[], object]) -> str:
-    """What is wrong with how the ranks ended. One of them may be killed."""
+def unexpected(run: Callable[[], object], may_kill: bool = True) -> str:
+    """What is wrong with how the ranks ended. With `may_kill`, one of them may be killed."""
     try:
         run()
     except RankError as error:
         if (
-            error.unended
+            not may_kill
+            or error.unended
             or any(KILLED not in text for text in error.errors.values())
             or len(error.errors) > 1
         ):
@@ -148,7 +150,8 @@ def unexpected(run: Callable[[], object]) -> str:
 
 def tried(case: Program | Ending, times: int, where: Where) -> str:
     if isinstance(case, Program):
-        return once(lambda folder: where.run(ranks.repeat, case.ranks, case, times, folder, timeout=150))
+        repeat = functools.partial(where.run, ranks.repeat, case.ranks, case, times, timeout=150)
+        return once(lambda folder: repeat(folder), may_kill=False)
     size = case.program.ranks
     for _ in range(times):
         if found := once(
@@ -158,9 +161,9 @@ def tried(case: Program | Ending, times: int, where: Where) -> str:
     return ""
 
 
-def once(run: Callable[[str], object]) -> str:
+def once(run: Callable[[str], object], may_kill: bool = True) -> str:
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
-        why = unexpected(lambda: run(folder))
+        why = unexpected(lambda: run(folder), may_kill)
         return last_of(folder).found or why
 
 

@@ -55,6 +55,9 @@ def note(folder: str, found: object) -> None:
 
 
 def wait_for(*paths: Path) -> None:
-    """Until all are there; whoever waits for ever is ended by the test's limit."""
-    while not all(path.exists() for path in paths):
+    """Until all are there."""
+    deadline = time.monotonic() + 240
+    while missing := [path.name for path in paths if not path.exists()]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"there is no note of {', '.join(missing)}")
         time.sleep(0.01)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch_ucc
-from deaths import only_these_die
+from deaths import note, only_these_die
 from torch_ucc.testing import run_ranks
 
 pytestmark = pytest.mark.multirank
@@ -143,14 +145,16 @@ def test_a_child_ends_though_a_callback_runs_in_its_parent() -> None:
     assert run_ranks(forks_beside_a_callback, 2) == [0, 0]
 
 
-def dies_after_a_fork() -> str:
-    """The parent still learns who ends after its child has closed what it had."""
+def dies_after_a_fork(folder: str, is_killed: bool) -> None:
+    """The parent still learns who ends after its child has closed what it had, or was killed."""
     rank = dist.get_rank()
     dist.all_reduce(torch.ones(1))
     if rank == 0:
         child = os.fork()
         if child == 0:
             try:
+                if is_killed:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 dist.destroy_process_group()
             finally:
                 os._exit(0)
@@ -160,9 +164,12 @@ def dies_after_a_fork() -> str:
     dist.barrier()
     if rank == 1:
         os._exit(0)
-    return refusal(lambda: dist.all_reduce(torch.ones(1)))
+    note(folder, refusal(lambda: dist.all_reduce(torch.ones(1))))
 
 
-def test_the_parent_still_notices_who_ends() -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_parent_still_notices_who_ends(tmp_path: Path, is_killed: bool) -> None:
     with only_these_die(1):
-        run_ranks(dies_after_a_fork, 2, group_timeout=60.0, grace=60.0)
+        run_ranks(dies_after_a_fork, 2, str(tmp_path), is_killed, group_timeout=60.0, grace=60.0)
+    refused = json.loads((tmp_path / "0").read_text())
+    assert "rank 1 (host" in refused and "timed out" not in refused, refused

@@ -360,6 +360,8 @@ def test_an_interrupted_call_gives_its_tensor_back(
     body: Callable[[str, int], list[float]], op: str, numel: int
 ) -> None:
     found, other = run_ranks(body, 2, op, numel, group_timeout=60.0)
-    if op != "broadcast" or numel > 2:  # a small one does not wait for its peer, and is not interrupted
+    if op == "broadcast" and numel == 2:  # it does not wait for its peer, and may end before the signal
+        assert found in ([1.0, 2.0], [MINE, 2.0])
+    else:
         assert found == [MINE, 2.0]
-    assert set(other[:-1]) <= {1.0, 2.0} and other[-1] == 2.0
+    assert other == {"all_reduce": [2.0, 2.0], "reduce_scatter": [1.0, 2.0, 2.0]}.get(op, [1.0, 2.0])

@@ -372,7 +372,7 @@ def dies_amid_calls(folder: str, dying: int, seconds: float) -> None:
 def test_a_rank_that_dies_amid_calls_leaves_no_wrong_result(
     pair: Hosts, tmp_path: Path, dying: int, seconds: float
 ) -> None:
-    """What one rank of a host gets from the other host in doubt, the others of its host do not believe."""
+    """Also not on the ranks that have the data of the other host from a rank of their own."""
     notes = {rank: tmp_path / str(rank) for rank in range(4) if rank != dying}
     with pair.started(dies_amid_calls, str(tmp_path), dying, seconds, per_host=2, env=ALWAYS):
         wait_for(*notes.values())

@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -359,18 +360,24 @@ def test_a_forked_child_is_refused_and_disturbs_nobody() -> None:
     assert output.count("refused: all_reduce") == 2 and "forked" in output, output
 
 
-def killed() -> tuple[str, str]:
+def killed(folder: str) -> None:
     meet()
     if dist.get_rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     # 0-byte and small messages may still fit into the dead rank's queue: until one does not come back.
-    return failure(lambda: [dist.all_reduce(torch.ones(1000)) for _ in range(100)])
+    found = failure(lambda: [dist.all_reduce(torch.ones(1000)) for _ in range(100)])
+    Path(folder, str(dist.get_rank())).write_text(" ".join(found))
 
 
-def test_a_rank_that_is_killed() -> None:
+def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     """The others end with an error, and destroy their group; run_ranks reports the killed one alone."""
     with pytest.raises(RankError) as raised:
-        run_ranks(killed, 3, group_timeout=LIMIT, grace=GRACE, env=SOON)
+        run_ranks(killed, 3, str(tmp_path), group_timeout=60.0, grace=GRACE, env=SOON)
+    for rank in range(2):
+        told = (tmp_path / str(rank)).read_text()
+        assert told.startswith("DistBackendError") and "rank 2 (host" in told and "timed out" not in told, (
+            told
+        )
     assert raised.value.unended == []
     assert list(raised.value.errors) == [2], raised.value.errors
     assert "SIGKILL" in raised.value.errors[2]
