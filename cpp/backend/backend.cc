@@ -221,6 +221,9 @@ void UccBackend::abort() {
   trace::flush_dump();
   abort_hooks_->run();
   aborted_.store(true, std::memory_order_release);
+  if (closed_.load(std::memory_order_acquire) && !in_forked_child()) {
+    context_->give_up(membership_, "group '" + info_->name + "' was aborted");  // another thread may be closing it
+  }
   close(milliseconds(0));
 }
 
@@ -244,7 +247,7 @@ void UccBackend::close(milliseconds drain) {
     const auto left = [&] { return std::chrono::ceil<milliseconds>(deadline.left()); };
     for (const auto& each : windows) {
       if (const auto group = each.lock()) {
-        group->close(left());
+        group->close(left() / 2);  // so that time is left for the others and for this group
       }
     }
     context_->leave(membership_, info_->name, left());

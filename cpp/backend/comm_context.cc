@@ -228,6 +228,12 @@ void CommContext::create_ucc(const GroupSpec& group, Deadline deadline) {
   throw_if_error(engine_.run(create));
   all_share_memory_ = !is_one_host() && least_of_all(engine_, control_team_, static_cast<std::int32_t>(mail_ != nullptr),
                                                      "shared memory on all hosts", deadline) != 0;
+  // Any rank that is not heard of may have died.
+  if (settings_.life_lines && !is_one_host() &&
+      least_of_all(engine_, control_team_, static_cast<std::int32_t>(!engine_.misses_deaths()), "connections between all hosts",
+                   deadline) == 0) {
+    engine_.miss_deaths();
+  }
   if (!settings_.native.empty()) {
     direct_->collectives.set(
         agree_on_native_collectives(settings_.native, device, {engine_, ucc_, *worker_, control_team_, group.rank}, deadline));

@@ -146,12 +146,14 @@ Reconfigurable::WorkPtr Reconfigurable::reconfigure(const c10d::ReconfigureOptio
       used_.insert(opts.uuid);
       running_ = true;
       failed_ = true;
-      former.group = std::exchange(current_, nullptr);
+      former.group = leaving_ = std::exchange(current_, nullptr);
       former_handles = std::exchange(members_, {});
       members.timeout = opts.timeout.value_or(timeout_);
     }
     if (former.group != nullptr) {
       former.group->give_up("the group was reconfigured while it was in flight");
+      const MutexLock lock(mutex_);
+      leaving_ = nullptr;
     }
     const Deadline deadline = Deadline::after(members.timeout);
     const std::string place = "torch_ucc/reconfigure/" + std::to_string(opts.uuid) + "/";
@@ -235,7 +237,12 @@ void Reconfigurable::shutdown() {
 }
 
 void Reconfigurable::abort() {
-  if (const Member group = current()) {
+  Member group;
+  {
+    const MutexLock lock(mutex_);
+    group = current_ != nullptr ? current_ : leaving_;
+  }
+  if (group != nullptr) {
     group->abort();
   }
 }

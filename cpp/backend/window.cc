@@ -33,6 +33,12 @@ struct Told {
   std::array<char, 104> address{};
 };
 
+// Whether a signal handler has raised the error.
+bool asks_for_interrupt(const std::exception& error) {
+  const IsInterrupt asks = is_interrupt.load(std::memory_order_acquire);
+  return asks != nullptr && asks(error);
+}
+
 at::Tensor bytes(std::size_t size) { return at::empty({static_cast<std::int64_t>(size)}, at::kByte); }
 
 // Returns how many bytes the described tensor has; nothing if there can be no such tensor.
@@ -111,8 +117,7 @@ class UccWindow::Arrival final : public c10d::Work {
       try {
         next->wait(timeout);
       } catch (const std::exception& error) {
-        const IsInterrupt asks = is_interrupt.load(std::memory_order_acquire);
-        if (!next->isCompleted() || (asks != nullptr && asks(error))) {
+        if (!next->isCompleted() || asks_for_interrupt(error)) {
           throw;  // only this wait has ended
         }
       }
@@ -233,6 +238,7 @@ void UccWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
       std::copy(address.begin(), address.end(), mine.address.begin());
     }
   }
+  wait_for_landings();
   // Tensors of their own: an interrupted operation goes on with them.
   const auto size = static_cast<std::size_t>(group_->getSize());
   at::Tensor input = bytes(sizeof(Told));
@@ -299,14 +305,24 @@ void UccWindow::tensor_deregister() {
     dropped = std::exchange(tensor_, at::Tensor());
     targets_.clear();
   }
-  for (const WorkPtr& landing : take_landings()) {
+  wait_for_landings();
+  meet();  // those whose data are on their way to another rank must not leave before
+}
+
+// A signal may end the wait. Then the next tensor_register() or tensor_deregister() waits for the rest.
+void UccWindow::wait_for_landings() {
+  std::vector<WorkPtr> landings = take_landings();
+  while (!landings.empty()) {
     try {
-      landing->wait(kNoTimeout);
-    } catch (const std::exception&) {
-      if (!landing->isCompleted()) {
-        throw;  // a signal
+      landings.back()->wait(kNoTimeout);
+    } catch (const std::exception& error) {
+      if (!landings.back()->isCompleted() || asks_for_interrupt(error)) {
+        const MutexLock lock(mutex_);
+        landings_.insert(landings_.end(), landings.begin(), landings.end());
+        throw;
       }
     }
+    landings.pop_back();
   }
 }
 

@@ -87,6 +87,7 @@ class UccWindow final : public c10d::Window {
   // of it, as bytes. Returns null if the tensor was deregistered. Throws if the message does not fit.
   WorkPtr land(const Notice& notice, const std::function<WorkPtr(at::Tensor)>& post);
   std::vector<WorkPtr> take_landings();
+  void wait_for_landings();
 
   const c10::intrusive_ptr<UccBackend> group_;
   const std::chrono::milliseconds timeout_;  // of the group

@@ -174,8 +174,13 @@ Status Copies::ended(std::size_t piece) {
 
 void Copies::end() {
   const MutexLock lock(back_mutex_);
-  while (back_ < arrived_.size()) {
-    bring_back_next();
+  try {
+    while (back_ < arrived_.size()) {
+      bring_back_next();
+    }
+  } catch (...) {
+    done_->raise();  // copies that are queued still read the blocks, and write to the caller's tensors
+    throw;
   }
 }
 

@@ -1,6 +1,8 @@
 #include "hosts/collective.h"
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -58,12 +60,29 @@ Op::State Collective::poll(LoopToken& token) {
 // A Work that lives on must not hold this memory.
 void Collective::drop_pieces(LoopToken& token) {
   const MemoryLease::Use use(lease());
-  if (!doubt_.ok() || !is_drained(token) || (!use && !goes_on_alone())) {
+  if (!use && !goes_on_alone()) {
+    return;  // another thread takes the memory back, and the engine keeps the operation
+  }
+  if (was_in_doubt_) {
+    keep_undrained(token);
+  }
+  if (!is_drained(token)) {
     return;
   }
   slots_ = {};
   undrained_.clear();
   left_.reset();
+}
+
+// UCC never lets go of a request during which it logged an error.
+void Collective::keep_undrained(LoopToken& token) {
+  std::move(slots_.begin(), slots_.end(), std::back_inserter(undrained_));
+  slots_ = {};
+  for (std::unique_ptr<Piece>& piece : std::exchange(undrained_, {})) {
+    if (piece != nullptr && !piece->is_drained(token)) {
+      levels_.engine->keep_for_transport(token, std::shared_ptr<Piece>(std::move(piece)));
+    }
+  }
 }
 
 // The ranks of a host must take their stages on the board in one order: the first one of piece 0, the
@@ -175,7 +194,7 @@ bool Collective::poll_piece(LoopToken& token, Piece& piece) {
 
 // A step in the row may have ended well with data that never came. The next stage would show these data to
 // the other ranks of the host, whose operations know nothing of the doubt. Returns false while the verdict
-// is open.
+// is open, and after a verdict against the step, which fails the group.
 bool Collective::may_go_on(LoopToken& token, Piece& piece, const Op& step) {
   const Status doubt = step.doubt();
   if (doubt.ok()) {
@@ -184,19 +203,11 @@ bool Collective::may_go_on(LoopToken& token, Piece& piece, const Op& step) {
   if (!piece.in_doubt_since) {
     piece.in_doubt_since = Clock::now();
   }
-  switch (levels_.engine->verdict_on_step(token, domain(), *piece.in_doubt_since)) {
-    case Suspects::Verdict::waits:
-      return false;
-    case Suspects::Verdict::believed:
-      break;
-    case Suspects::Verdict::group_failed:
-    case Suspects::Verdict::failed:
-      fail(doubt);
+  if (!levels_.engine->believes(token, domain(), doubt, *piece.in_doubt_since)) {
+    return false;
   }
   piece.in_doubt_since.reset();
-  if (doubt_.ok()) {
-    doubt_ = doubt;
-  }
+  was_in_doubt_ = true;
   return true;
 }
 

@@ -34,7 +34,6 @@ class Collective : public Op {
   Status start(LoopToken& token) override;
   State poll(LoopToken& token) final;
   Status transport_status() const final { return status_; }
-  Status doubt() const final { return doubt_; }
   std::string waits_for() const final;
   microseconds patience() const final { return patience_for(bytes_); }
   bool starts_slowly() const final;
@@ -58,6 +57,7 @@ class Collective : public Op {
   bool may_go_on(LoopToken& token, Piece& piece, const Op& step);
   void add_up(const Piece::Sum& sum);
   void drop_pieces(LoopToken& token);
+  void keep_undrained(LoopToken& token);
   void fail(const Status& status);
 
   const std::shared_ptr<UccTeam> team_;
@@ -76,7 +76,7 @@ class Collective : public Op {
   std::atomic<bool> begun_{false};
   bool has_ended_ = false;
   Status status_;
-  Status doubt_;
+  bool was_in_doubt_ = false;  // a step was, and is believed
 };
 
 }  // namespace torch_ucc::hosts

@@ -58,7 +58,7 @@ struct Levels {
   std::shared_ptr<shm::Board> board;  // of the ranks on its host
   std::shared_ptr<UccTeam> row;       // null if the rank is in no row
   std::size_t piece_bytes = 0;        // collectives are cut into pieces of so many bytes
-  const Engine* engine = nullptr;     // which runs the collectives
+  Engine* engine = nullptr;           // which runs the collectives
 
   std::size_t place() const { return board->rank(); }
 };

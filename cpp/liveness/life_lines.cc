@@ -14,8 +14,6 @@
 namespace torch_ucc {
 namespace {
 
-// The peer answers only after its own calls of connect()
-constexpr std::chrono::seconds kToConnect{10};
 constexpr std::chrono::seconds kToBeConnected{60};
 // The kernel checks each second, so a connection ends after 4 s
 constexpr milliseconds kSilence{3500};
@@ -52,8 +50,8 @@ std::string LifeLines::address() const {
   return address.encode();
 }
 
-void LifeLines::connect(std::uint64_t peer, const LineAddress& address) {
-  const Deadline by = Deadline::after(kToConnect);
+void LifeLines::connect(std::uint64_t peer, const LineAddress& address, milliseconds limit) {
+  const Deadline by = Deadline::after(limit);
   begun_.push_back(peer);
   unsettled_.fetch_add(1, std::memory_order_acq_rel);
   std::istringstream hosts(address.hosts);
@@ -131,7 +129,8 @@ void LifeLines::accept() {
 }
 
 void LifeLines::advance(Line& line, std::vector<Notice>& heard) {
-  if (line.state == State::connecting && !is_greeting(line.peer) && connected(line)) {
+  // connected() also ends what has failed, for which poll() would return again and again
+  if (line.state == State::connecting && connected(line) && !is_greeting(line.peer)) {
     line.out = line.hello;
     line.state = State::awaits_answer;
   }
@@ -140,6 +139,11 @@ void LifeLines::advance(Line& line, std::vector<Notice>& heard) {
     read(line, heard);
   }
   if (line.state != State::up && line.state != State::over && line.by.passed()) {
+    if (line.state == State::awaits_answer) {
+      // The peer may read the Hello later: then the end of this line must not look like the end of this process
+      line.out += Notice{self_, Ending::left}.encode();
+      flush(line);
+    }
     end(line);
     settle(line);
   }

@@ -45,9 +45,12 @@ class LifeLines {
   // Returns our address, as text for the job's store. Other ranks decode it for their connect().
   std::string address() const;
 
+  // The peer answers only after its own calls of connect().
+  static constexpr milliseconds kToConnect{10'000};
+
   // Begins a line to `peer`: connects to several addresses of its host at once. The line counts as
-  // unsettled until one of them works, or all have failed.
-  void connect(std::uint64_t peer, const LineAddress& address);
+  // unsettled until one of them works, or all have failed, or `limit` has passed.
+  void connect(std::uint64_t peer, const LineAddress& address, milliseconds limit = kToConnect);
 
   // The thread that uses the lines sleeps on the descriptors that add_to() appends, until next() at
   // the latest. Then it calls serve(), which accepts, reads and writes, and returns the notices

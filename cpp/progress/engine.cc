@@ -252,7 +252,8 @@ bool Engine::take_back_all(const FailureDomain& domain, Deadline deadline) {
   const bool taken_back = with_baton(deadline, [&](LoopToken& token) {
     baton_.assert_held();
     admit_intake(token);
-    abandon_failed(token);
+    // Not by the count of failures: the thread that failed the domain may not have counted it yet
+    abandon_all_of(token, [&](const Op& op) { return &op.domain() == &domain; });
     judge(token);
   });
   while (domain.is_storing()) {

@@ -97,13 +97,18 @@ class Engine {
   // for LossPolicy::quiet. Until then operations may still end well. Returns at once. Any thread.
   void lose(FailureDomain& domain, Loss loss);
 
-  // Reports that ranks may end unnoticed. Then the end of one rank explains no success in doubt any
-  // more: another rank, of the group in doubt, may have ended as well. Any thread.
+  // Reports that ranks may end without a report. From then on no success in doubt is believed: the
+  // rank that ended may be a member of the group in doubt. Any thread.
   void miss_deaths() { misses_deaths_.store(true, std::memory_order_relaxed); }
+  bool misses_deaths() const { return misses_deaths_.load(std::memory_order_relaxed); }
 
-  // The verdict on a step of an operation of `domain` that ended well, but has been in doubt since
-  // then. An operation that shows its peers the data of such a step waits for the verdict.
-  Suspects::Verdict verdict_on_step(LoopToken& token, const FailureDomain& domain, Clock::time_point since) const;
+  // For an operation that shows its peers data of a step in the transport. The step ended well at
+  // `since`, with a doubt. Returns whether the data can be believed. If not, the operation waits:
+  // it asks again, and this function fails the domain once the verdict is against the step.
+  bool believes(LoopToken& token, FailureDomain& domain, const Status& doubt, Clock::time_point since);
+  // Keeps `memory` of an operation that ended well for the life of the process: the transport may
+  // still use it.
+  void keep_for_transport(LoopToken& token, std::shared_ptr<void> memory);
 
   // Drives until no operation of `domain` is in flight, and then calls `then` (if not null) before
   // another one can start. Returns false, without that call, if `deadline` passes first, or if the
@@ -111,8 +116,9 @@ class Engine {
   // to do so.
   bool drain(const FailureDomain& domain, Deadline deadline, const std::function<void(LoopToken&)>& then = nullptr);
 
-  // For a domain that has failed: waits, until `deadline`, for the threads that still work on memory
-  // of its operations' callers. When it returns true, none does, and none will.
+  // For a domain that has failed: takes the callers' memory back from all its operations, also from
+  // those whose result is being stored. Returns false if `deadline` passed before. After true, no
+  // thread works on memory of these callers.
   bool take_back_all(const FailureDomain& domain, Deadline deadline);
 
   // Whether requests that never end may be left in the transport. Then the transport must not be
@@ -176,6 +182,7 @@ class Engine {
   void poll(LoopToken& token, const Op* until, int rounds);
   void expire(LoopToken& token, Clock::time_point now);
   void abandon_failed(LoopToken& token);
+  void abandon_all_of(LoopToken& token, const std::function<bool(const Op&)>& has_failed);
   void abandon(LoopToken& token, std::shared_ptr<Op> op);
   void fail_if_missing(Op& op);
   void look_at_losses(LoopToken& token, Clock::time_point now);
@@ -190,7 +197,8 @@ class Engine {
   void serve_intake();
   void deliver(std::span<Ended> ended);
   const Status* failure_for(const Op& op) const { return failure_for(op.domain()); }
-  bool can_believe(bool ended_well) const { return ended_well && !misses_deaths_.load(std::memory_order_relaxed); }
+  // Whether a success in doubt can be explained by the end of another rank, and when one ended last.
+  bool can_believe(bool ended_well) const { return ended_well && !misses_deaths(); }
   Clock::time_point death_seen() const { return Clock::time_point(Clock::duration(last_death_.load(std::memory_order_acquire))); }
   Status failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason);
   std::optional<Status> result_of(Op& op);
@@ -214,6 +222,7 @@ class Engine {
   Suspects suspects_ TUCC_GUARDED_BY(baton_);
   // Given up, but the transport may still use their buffers
   Ops abandoned_ TUCC_GUARDED_BY(baton_);
+  std::vector<std::shared_ptr<void>> kept_for_transport_ TUCC_GUARDED_BY(baton_);
   Deadline earliest_ TUCC_GUARDED_BY(baton_);  // no operation in flight expires before
 
   // Read by threads that rest between polls.

@@ -59,11 +59,31 @@ void Engine::judge(LoopToken& token) {
   });
 }
 
-Suspects::Verdict Engine::verdict_on_step(LoopToken& token, const FailureDomain& domain, Clock::time_point since) const {
+bool Engine::believes(LoopToken& token, FailureDomain& domain, const Status& doubt, Clock::time_point since) {
   token.check();
   baton_.assert_held();
-  const bool group_fails = domain.has_lost() || failure_for(domain) != nullptr;
-  return suspects_.verdict(can_believe(true), since, group_fails, Clock::now(), death_seen());
+  if (!domain.failed() && domain.has_lost()) {
+    fail(domain, domain.losses().front().reason);
+  }
+  const bool group_failed = failure_for(domain) != nullptr;
+  switch (suspects_.verdict(can_believe(true), since, group_failed, Clock::now(), death_seen())) {
+    case Suspects::Verdict::believed:
+      return true;
+    case Suspects::Verdict::failed:
+      fail(domain, doubt);
+      return false;
+    case Suspects::Verdict::waits:
+    case Suspects::Verdict::group_failed:
+      break;
+  }
+  return false;
+}
+
+void Engine::keep_for_transport(LoopToken& token, std::shared_ptr<void> memory) {
+  token.check();
+  baton_.assert_held();
+  kept_for_transport_.push_back(std::move(memory));
+  keeps_ended_.store(true, std::memory_order_relaxed);
 }
 
 void Engine::expire(LoopToken& token, Clock::time_point now) {
@@ -151,9 +171,15 @@ void Engine::abandon_failed(LoopToken& token) {
     return;
   }
   domain_failures_seen_ = failures;
+  abandon_all_of(token, [&](const Op& op) { return failure_for(op) != nullptr; });
+}
+
+// Gives up the operations in flight for which `has_failed` is true.
+void Engine::abandon_all_of(LoopToken& token, const std::function<bool(const Op&)>& has_failed) {
+  token.check();
   std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
     baton_.assert_held();
-    if (failure_for(*op) == nullptr) {
+    if (!has_failed(*op)) {
       return false;
     }
     if (failed()) {

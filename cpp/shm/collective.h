@@ -60,7 +60,7 @@ class Collective : public Op {
   const std::shared_ptr<Board> board_;
   Movement movement_;
   Run run_;
-  // What this rank says in the first step: Movement::call() and Movement::bytes_given()
+  // What this rank says in each step: Movement::call() and Movement::bytes_given()
   const std::uint64_t call_;
   const std::uint64_t given_;
   std::uint64_t before_ = 0;   // Board::history() when the collective began

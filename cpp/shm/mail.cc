@@ -126,7 +126,8 @@ bool Mail::announce(Peer& peer, Outgoing& outgoing) {
   if (!outgoing.begun) {
     const std::uint64_t cost = kept_bytes(bytes);
     const std::uint64_t kept = peer.unasked - std::min(peer.unasked, peer.writer.settled());
-    if (bytes > kUnasked || kept + cost > kKept) {
+    const bool has_room = kept + cost <= kKept || outgoing.tag == TagLayout::note();  // nobody receives a note
+    if (bytes > kUnasked || !has_room) {
       if (peer.writer.room(0) == nullptr) {
         return false;
       }
@@ -361,6 +362,8 @@ bool Mail::take(Peer& peer, const Letter& letter) {
     case Kind::offer:
       if (Parcel* const parcel = take_posted(letter.tag)) {
         accept(peer, *parcel, letter.tag, letter.bytes, letter.message);
+      } else if (is_closed(letter.tag)) {
+        peer.answers.push_back({Kind::decline, letter.message});
       } else {
         kept_.push_back({&peer, letter.tag, letter.bytes, letter.message, true});
       }
@@ -383,7 +386,7 @@ bool Mail::take(Peer& peer, const Letter& letter) {
 // The first data of a message that comes without being asked for. Returns false if it cannot be.
 bool Mail::begin_incoming(Peer& peer, const Letter& letter) {
   Incoming incoming{letter.message, letter.tag, letter.bytes, 0, take_posted(letter.tag), nullptr, true};
-  if (incoming.parcel == nullptr) {
+  if (incoming.parcel == nullptr && !is_closed(letter.tag)) {
     kept_.push_back({&peer, letter.tag, letter.bytes, letter.message, false});
     incoming.kept = &kept_.back();
     incoming.kept->data = std::make_unique_for_overwrite<char[]>(letter.bytes);
@@ -541,6 +544,7 @@ void Mail::fail(Peer& peer, const std::string& why) {
 
 void Mail::drop_group(LoopToken& token, std::uint16_t group) {
   token.check();
+  closed_.insert(group);
   kept_.remove_if([&](const Kept& kept) {
     if (TagLayout::group_of(kept.tag) != group || kept.own != nullptr) {  // the operation of `own` still lives
       return false;

@@ -14,9 +14,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "messages/carrier.h"
+#include "messages/tag_layout.h"
 #include "progress/bell.h"
 #include "shm/mail_box.h"
 
@@ -126,6 +128,7 @@ class Mail final : public Carrier {
   Parcel* take_posted(std::uint64_t tag);
   void take_out(std::vector<Posted>::iterator posted);
   static void copy_own(Parcel& from, Parcel& to, std::uint64_t tag);
+  bool is_closed(std::uint64_t tag) const { return closed_.contains(TagLayout::group_of(tag)); }
   void fail(Peer& peer, const std::string& why);
 
   const std::uint64_t self_;
@@ -136,6 +139,9 @@ class Mail final : public Carrier {
   std::vector<Posted> posted_;  // in the order of the calls
   std::size_t from_any_ = 0;    // how many of them are from any
   std::list<Kept> kept_;        // in the order of arrival
+  // Groups that were dropped. What still arrives for them is not kept: it would take up the room of
+  // other messages for ever.
+  std::unordered_set<std::uint16_t> closed_;
 };
 
 }  // namespace torch_ucc::shm

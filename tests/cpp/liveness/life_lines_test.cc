@@ -111,6 +111,21 @@ TEST(LifeLines, TellsWhoseLineEnded) {
   EXPECT_EQ(rig.heard_to.size(), 1U);
 }
 
+// The peer was stopped, for example. It still finds the greeting in its queue, and then the end of the line.
+TEST(LifeLines, WhoeverStoppedWaitingForAnAnswerHasNotDied) {
+  Rig rig;
+  rig.from->connect(1, address_of(*rig.to), milliseconds(50));
+  for (const Deadline limit = hard_limit(); rig.from->unsettled() != 0 && !limit.passed();) {
+    rig.from->serve();
+    ::usleep(200);
+  }
+  ASSERT_EQ(rig.from->failed().size(), 1U);
+  rig.rounds(20);
+  for (const Notice& notice : rig.heard_to) {
+    EXPECT_EQ(notice.how, Ending::left);
+  }
+}
+
 TEST(LifeLines, AFarewellIsHeardInsteadOfAnEnd) {
   Rig rig;
   rig.connect();
