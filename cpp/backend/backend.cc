@@ -221,10 +221,15 @@ void UccBackend::abort() {
   trace::flush_dump();
   abort_hooks_->run();
   aborted_.store(true, std::memory_order_release);
-  if (closed_.load(std::memory_order_acquire) && !in_forked_child()) {
-    context_->give_up(membership_, "group '" + info_->name + "' was aborted");  // another thread may be closing it
-  }
   close(milliseconds(0));
+  if (in_forked_child()) {
+    return;
+  }
+  // Another thread may be closing the group and its windows, and take its time
+  for (const auto& window : windows()) {
+    window->abort();
+  }
+  context_->give_up(membership_, "group '" + info_->name + "' was aborted");
 }
 
 void UccBackend::give_up(const std::string& why) {
@@ -235,20 +240,25 @@ void UccBackend::give_up(const std::string& why) {
 
 void UccBackend::leave(bool all_leave) { close(all_leave ? context_->settings().close_timeout : milliseconds(0)); }
 
+// The groups of the windows that live.
+std::vector<c10::intrusive_ptr<UccBackend>> UccBackend::windows() {
+  std::vector<c10::intrusive_ptr<UccBackend>> found;
+  const MutexLock lock(windows_mutex_);
+  for (const auto& each : windows_) {
+    if (auto group = each.lock()) {
+      found.push_back(std::move(group));
+    }
+  }
+  return found;
+}
+
 // A forked child has nothing to close: everything belongs to its parent.
 void UccBackend::close(milliseconds drain) {
   if (!closed_.exchange(true, std::memory_order_acq_rel) && !in_forked_child()) {
-    std::vector<c10::weak_intrusive_ptr<UccBackend>> windows;
-    {
-      const MutexLock lock(windows_mutex_);
-      windows.swap(windows_);
-    }
     const Deadline deadline = Deadline::after(drain);
     const auto left = [&] { return std::chrono::ceil<milliseconds>(deadline.left()); };
-    for (const auto& each : windows) {
-      if (const auto group = each.lock()) {
-        group->close(left() / 2);  // so that time is left for the others and for this group
-      }
+    for (const auto& window : windows()) {
+      window->close(left() / 2);  // so that time is left for the others and for this group
     }
     context_->leave(membership_, info_->name, left());
     trace::recorder().close_group(home_->group);

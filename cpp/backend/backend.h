@@ -240,6 +240,7 @@ class UccBackend final : public c10d::Backend {
   WorkPtr add_to(Coalescing& coalescing, Outgoing&& outgoing);
   Coalescing* open_coalescing() const;
   void close(std::chrono::milliseconds drain);
+  std::vector<c10::intrusive_ptr<UccBackend>> windows();
   // Creates a group of `ranks`, which are ranks of this group. Returns null if this rank is not
   // among them. `apart`: on a context of its own.
   c10::intrusive_ptr<c10d::Backend> part(std::shared_ptr<KvStore> store, const std::string& name, const std::vector<int>& ranks,

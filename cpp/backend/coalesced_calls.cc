@@ -52,11 +52,10 @@ void UccBackend::dropCoalescing(const std::string& why) {
 }
 
 // Takes the sequence numbers back: another rank may have dropped its coalescing after more or fewer calls, and
-// messages of later collectives have these numbers as tags. They stay if another thread has called a collective
-// meanwhile.
+// messages of later collectives have these numbers as tags. If another thread has called collectives meanwhile, one of
+// their numbers is given again, but later ones agree on all ranks.
 void UccBackend::drop(Coalescing& coalescing, const std::string& why) {
-  std::uint64_t last = coalescing.last;
-  seq_.compare_exchange_strong(last, last - std::exchange(coalescing.counted, 0), std::memory_order_relaxed);
+  seq_.fetch_sub(std::exchange(coalescing.counted, 0), std::memory_order_relaxed);
   coalescing.drop(why);
 }
 

@@ -21,8 +21,7 @@ struct Coalescing {
   Status refusal;                  // the reason, once a call was refused
   Effects effects{};               // of all calls so far
   bool is_collective = false;      // whether one of the calls is a collective
-  std::uint64_t counted = 0;       // how many sequence numbers its collectives took from the group,
-  std::uint64_t last = 0;          // and the last one
+  std::uint64_t counted = 0;       // how many sequence numbers its collectives took from the group
   // Held, so that the memory in `effects` is not freed and then used by another tensor.
   Tensors inputs;
   Tensors outputs;

@@ -230,9 +230,12 @@ void Reconfigurable::shutdown() {
     const MutexLock lock(mutex_);
     ended_ = true;
     last = std::exchange(current_, nullptr);
+    leaving_ = last != nullptr ? last : leaving_;
   }
   if (last != nullptr) {
     last->shutdown();
+    const MutexLock lock(mutex_);
+    leaving_ = nullptr;
   }
 }
 

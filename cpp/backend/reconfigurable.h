@@ -183,7 +183,7 @@ class Reconfigurable final : public c10d::Backend {
   Mutex reconfiguring_;  // one reconfigure() at a time
   mutable Mutex mutex_;  // never held while waiting
   Member current_ TUCC_GUARDED_BY(mutex_);
-  Member leaving_ TUCC_GUARDED_BY(mutex_);                    // while reconfigure() gives it up
+  Member leaving_ TUCC_GUARDED_BY(mutex_);                    // while reconfigure() gives it up, or shutdown() closes it
   std::vector<std::string> members_ TUCC_GUARDED_BY(mutex_);  // of current_, by rank
   std::set<std::int64_t> used_ TUCC_GUARDED_BY(mutex_);       // uuids
   // By id. Shared, since a copy or the end of a function of Python would take the GIL under the mutex

@@ -29,7 +29,6 @@ trace::Recording UccBackend::record(Call& call, const Prepared& prepared, const 
   call.seq = (call.is_message() ? message_seq_ : seq_).fetch_add(1, std::memory_order_relaxed) + 1;
   if (Coalescing* const open = open_coalescing(); open != nullptr && !call.is_message()) {
     ++open->counted;
-    open->last = call.seq;
   }
   context_->engine().bell().set_activity(
       {membership_.team->id(), operation::index_of(*call.op), static_cast<std::uint32_t>(call.seq), now});

@@ -238,7 +238,7 @@ void UccWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
       std::copy(address.begin(), address.end(), mine.address.begin());
     }
   }
-  wait_for_landings();
+  finish_deregistering();
   // Tensors of their own: an interrupted operation goes on with them.
   const auto size = static_cast<std::size_t>(group_->getSize());
   at::Tensor input = bytes(sizeof(Told));
@@ -292,11 +292,17 @@ void UccWindow::meet() {
 }
 
 void UccWindow::tensor_deregister() {
+  bool was_interrupted = false;
   {
     const MutexLock lock(mutex_);
-    if (!tensor_.defined()) {
+    was_interrupted = is_deregistering_;
+    if (!tensor_.defined() && !was_interrupted) {
       refuse("tensor_deregister", "no tensor is registered");
     }
+  }
+  if (was_interrupted) {
+    finish_deregistering();
+    return;
   }
   meet();
   at::Tensor dropped;  // after the locks: the end of a tensor may take the GIL
@@ -304,12 +310,24 @@ void UccWindow::tensor_deregister() {
     const MutexLock lock(mutex_);
     dropped = std::exchange(tensor_, at::Tensor());
     targets_.clear();
+    is_deregistering_ = true;
   }
-  wait_for_landings();
-  meet();  // those whose data are on their way to another rank must not leave before
+  finish_deregistering();
 }
 
-// A signal may end the wait. Then the next tensor_register() or tensor_deregister() waits for the rest.
+// Waits for the puts that are landing, and then for the other ranks: those whose data are on their way to another
+// rank must not leave before. If a signal ends this, the next tensor_register() or tensor_deregister() goes on with it.
+void UccWindow::finish_deregistering() {
+  wait_for_landings();
+  {
+    const MutexLock lock(mutex_);
+    if (!std::exchange(is_deregistering_, false)) {
+      return;
+    }
+  }
+  meet();  // goes on by itself if a signal ends it
+}
+
 void UccWindow::wait_for_landings() {
   std::vector<WorkPtr> landings = take_landings();
   while (!landings.empty()) {

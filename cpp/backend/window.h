@@ -88,6 +88,7 @@ class UccWindow final : public c10d::Window {
   WorkPtr land(const Notice& notice, const std::function<WorkPtr(at::Tensor)>& post);
   std::vector<WorkPtr> take_landings();
   void wait_for_landings();
+  void finish_deregistering();
 
   const c10::intrusive_ptr<UccBackend> group_;
   const std::chrono::milliseconds timeout_;  // of the group
@@ -98,6 +99,8 @@ class UccWindow final : public c10d::Window {
   std::vector<Target> targets_ TUCC_GUARDED_BY(mutex_);
   // How many tensors were registered. The same on all ranks, since registering is collective.
   std::uint64_t registration_ TUCC_GUARDED_BY(mutex_) = 0;
+  // Whether a tensor_deregister() was interrupted, for which the other ranks wait
+  bool is_deregistering_ TUCC_GUARDED_BY(mutex_) = false;
   int posting_ TUCC_GUARDED_BY(mutex_) = 0;                // how many threads are in the `post` of land()
   std::vector<WorkPtr> landings_ TUCC_GUARDED_BY(mutex_);  // receives into the tensor that may be under way
 };

@@ -60,13 +60,11 @@ Op::State Collective::poll(LoopToken& token) {
 // A Work that lives on must not hold this memory.
 void Collective::drop_pieces(LoopToken& token) {
   const MemoryLease::Use use(lease());
-  if (!use && !goes_on_alone()) {
-    return;  // another thread takes the memory back, and the engine keeps the operation
-  }
+  const bool is_callers = !use && !goes_on_alone();  // returns once no other thread uses the pieces
   if (was_in_doubt_) {
     keep_undrained(token);
   }
-  if (!is_drained(token)) {
+  if (is_callers || !is_drained(token)) {
     return;
   }
   slots_ = {};
@@ -203,7 +201,8 @@ bool Collective::may_go_on(LoopToken& token, Piece& piece, const Op& step) {
   if (!piece.in_doubt_since) {
     piece.in_doubt_since = Clock::now();
   }
-  if (!levels_.engine->believes(token, domain(), doubt, *piece.in_doubt_since)) {
+  const Status of_this(doubt.code(), describe() + ": " + doubt.message());
+  if (!levels_.engine->believes(token, domain(), of_this, *piece.in_doubt_since)) {
     return false;
   }
   piece.in_doubt_since.reset();

@@ -75,8 +75,11 @@ void LifeLines::add_to(std::vector<pollfd>& polled) const {
     polled.push_back({listener_.get(), POLLIN, 0});
   }
   for (const Line& line : lines_) {
-    const bool writes = (line.state == State::connecting && !is_greeting(line.peer)) || !line.out.empty();
-    polled.push_back({line.socket.get(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
+    int events = line.out.empty() ? POLLIN : POLLIN | POLLOUT;
+    if (line.state == State::connecting) {
+      events = is_greeting(line.peer) ? 0 : POLLOUT;  // poll() reports an error in any case
+    }
+    polled.push_back({line.socket.get(), static_cast<short>(events), 0});
   }
 }
 

@@ -13,11 +13,11 @@
 namespace torch_ucc {
 namespace {
 
-// Keeps an operation of a destroyed engine until the process ends, because UCC or UCX may still use
-// its buffers.
-void keep_forever(std::shared_ptr<Op> op) {
+// Keeps an operation of a destroyed engine, or its buffers, until the process ends, because UCC or
+// UCX may still use the buffers.
+void keep_forever(std::shared_ptr<void> op) {
   static Mutex mutex;
-  static auto* kept = new std::vector<std::shared_ptr<Op>>();
+  static auto* kept = new std::vector<std::shared_ptr<void>>();
   const MutexLock lock(mutex);
   kept->push_back(std::move(op));
 }
@@ -82,6 +82,9 @@ Engine::~Engine() {
     judge(baton.token());
     for (auto& op : abandoned_) {
       keep_forever(std::move(op));
+    }
+    for (auto& memory : kept_for_transport_) {
+      keep_forever(std::move(memory));
     }
   }
 }

@@ -177,6 +177,7 @@ void Engine::abandon_failed(LoopToken& token) {
 // Gives up the operations in flight for which `has_failed` is true.
 void Engine::abandon_all_of(LoopToken& token, const std::function<bool(const Op&)>& has_failed) {
   token.check();
+  baton_.assert_held();
   std::erase_if(in_flight_, [&](std::shared_ptr<Op>& op) {
     baton_.assert_held();
     if (!has_failed(*op)) {
