@@ -85,7 +85,9 @@ def test_an_operation_that_stays_open_hides_none_behind_it(tmp_path: Path) -> No
         assert [each.op for each in dump.records if each.over].count("all_reduce") == 5
         assert dump.steady_ns >= max(each.issued_ns for each in dump.records)
     assert [each.state for each in records.load(tmp_path)[0].records if each.op == "recv"] == ["posted"]
-    assert "has not called send for rank 0" in diagnose(records.load(tmp_path))
+    told = diagnose(records.load(tmp_path))
+    # The barrier of rank 1 may have begun too shortly before the end; the receive of rank 0 has not.
+    assert "Rank 0 did not call this operation" in told or "has not called send for rank 0" in told, told
 
 
 def test_a_file_that_was_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
