@@ -247,7 +247,8 @@ in_root() {
 # provide_house VERSION: in $house, all that pip takes from indexes for Python VERSION: what torch-ucc requires, and what the tests need.
 # The torch of PyPI and its dependencies take 3 GB for one Python. All Pythons share 2 GB of this.
 provide_house() {
-  local requires='import re; print(*re.findall("\"([^\"]*)\"", re.search(r"(?ms)^dependencies = \[.*?\]", open("pyproject.toml").read())[0]), sep="\n")'
+  local requires='import importlib, sys; toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+print(*toml.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")'
   local -a needed
   mapfile -t needed < <("$python" -c "$requires" | grep -v '^torch')
   ((${#needed[@]})) || { echo "ci/wheels: pyproject.toml names no dependencies" >&2; return 1; }

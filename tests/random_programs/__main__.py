@@ -151,7 +151,7 @@ def unexpected(run: Callable[[], object], may_kill: bool = True) -> str:
 def tried(case: Program | Ending, times: int, where: Where) -> str:
     if isinstance(case, Program):
         repeat = functools.partial(where.run, ranks.repeat, case.ranks, case, times, timeout=150)
-        return once(lambda folder: repeat(folder), may_kill=False)
+        return once(repeat, may_kill=False)
     size = case.program.ranks
     for _ in range(times):
         if found := once(

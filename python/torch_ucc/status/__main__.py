@@ -60,16 +60,8 @@ def _show(asked: argparse.Namespace) -> int:
         before = dict(zip((each.world for each in found), told, strict=True))
         found = again
         told = [findings.confirmed(before[each.world], findings.findings(each)) for each in found]
-    if len(found) > 1 and (asked.html or asked.rank is not None):
-        print("torch-ucc status: several jobs run: name one (torch-ucc status lists them)", file=sys.stderr)
-        return 2
-    if len(found) > 1 and asked.json:
-        print(json.dumps([screen.as_data(each, of_it) for each, of_it in zip(found, told, strict=True)]))
-        return 1 if any(told) else 0
     if len(found) > 1:
-        print(screen.listing(found, told))
-        print("\nShow one of them: torch-ucc status JOB", file=sys.stderr)
-        return 1 if any(told) else 0
+        return _show_all(asked, found, told)
     (one,), (told_of_it,) = found, told
     if asked.html:
         partial = asked.html.with_name(asked.html.name + ".partial")  # a browser never reads half a page
@@ -82,6 +74,20 @@ def _show(asked: argparse.Namespace) -> int:
     else:
         print(screen.screen(one, told_of_it))
     return 1 if told_of_it else 0
+
+
+def _show_all(
+    asked: argparse.Namespace, found: list[job.Job], told: Sequence[Sequence[findings.Finding]]
+) -> int:
+    if asked.html or asked.rank is not None:
+        print("torch-ucc status: several jobs run: name one (torch-ucc status lists them)", file=sys.stderr)
+        return 2
+    if asked.json:
+        print(json.dumps([screen.as_data(each, of_it) for each, of_it in zip(found, told, strict=True)]))
+    else:
+        print(screen.listing(found, told))
+        print("\nShow one of them: torch-ucc status JOB", file=sys.stderr)
+    return 1 if any(told) else 0
 
 
 def _looks(told: Sequence[Sequence[findings.Finding]]) -> int:

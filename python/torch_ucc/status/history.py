@@ -239,7 +239,7 @@ class Recorder:
             with contextlib.suppress(segment.UnreadableError):
                 busiest = max(busiest, writer.take())
             if not lives:
-                self._end(pid, lives)
+                self._end(pid, lives=False)
         return busiest
 
     def may_go_on(self) -> bool:
@@ -257,12 +257,12 @@ class Recorder:
                     self._told.append(meter)
 
     def close(self) -> None:
-        """Ends all files and meters, also after an error, and raises the first error."""
+        """Ends all files and meters, also if one of them raises an error, and then raises it."""
         with contextlib.ExitStack() as steps:  # the last one first
             for meter in self._meters:
                 steps.callback(meter.close)
             for pid in list(self.writers):
-                steps.callback(self._end, pid, True)
+                steps.callback(self._end, pid, lives=True)
             self.look()
 
     def _end(self, pid: int, lives: bool) -> None:

@@ -82,8 +82,12 @@ def _routes(root: Root) -> tuple[dict[str, list[ipaddress.IPv4Network]], set[str
         elif not int(flags, 16) & _GATEWAY:
             network = ipaddress.IPv4Network(f"{_dotted(target)}/{_dotted(mask)}")
             connected.setdefault(name, []).append(network)
-    least = min((metric for metric, _ in defaults), default=0)
-    return connected, {name for metric, name in defaults if metric == least}
+    return connected, _of_least_metric(defaults)
+
+
+def _of_least_metric(routes: list[tuple[int, str]]) -> set[str]:
+    least = min((metric for metric, _ in routes), default=0)
+    return {name for metric, name in routes if metric == least}
 
 
 def _dotted(text: str) -> str:
@@ -125,8 +129,7 @@ def _v6_defaults(root: Root) -> set[str]:
         _, length, *_, metric, _, _, flags, name = line.split()
         if int(length, 16) == 0 and int(flags, 16) & _UP and not int(flags, 16) & _REJECT:
             defaults.append((int(metric, 16), name))
-    least = min((metric for metric, _ in defaults), default=0)
-    return {name for metric, name in defaults if metric == least}
+    return _of_least_metric(defaults)
 
 
 def _v6_addresses(root: Root) -> dict[str, list[str]]:

@@ -13,7 +13,6 @@ from torch_ucc.topology.root import Root
 
 _CPU = "/sys/devices/system/cpu"
 _NODE = "/sys/devices/system/node"
-_CPUS = "/sys/devices/system/cpu"
 _PCI = "/sys/bus/pci/devices"
 _RDMA = "/sys/class/infiniband"
 
@@ -55,25 +54,21 @@ def _status(root: Root, name: str) -> str:
 
 def _cpu(root: Root) -> Cpu:
     info = root.text("/proc/cpuinfo")
-    model = re.search(r"^model name\s*: (.*)", info, re.MULTILINE)
+    model = ""
+    if name := re.search(r"^model name\s*: (.*)", info, re.MULTILINE):
+        model = name[1].strip()
     # Processors of ARM have numbers instead of a name, and only sysfs knows their cores.
-    numbers = re.search(r"^CPU implementer\s*: (\S+)(?:.*\n)*?CPU part\s*: (\S+)", info, re.MULTILINE)
+    elif arm := re.search(r"^CPU implementer\s*: (\S+)(?:.*\n)*?CPU part\s*: (\S+)", info, re.MULTILINE):
+        model = f"implementer {arm[1]}, part {arm[2]}"
     pairs = re.findall(r"^physical id\s*: (\d+)$(?:.*\n)*?core id\s*: (\d+)$", info, re.MULTILINE)
     pairs = pairs or [
-        (
-            root.text(f"{_CPUS}/{name}/topology/physical_package_id"),
-            root.text(f"{_CPUS}/{name}/topology/core_id"),
-        )
-        for name in root.names(_CPUS)
-        if root.exists(f"{_CPUS}/{name}/topology/core_id")
+        (root.text(f"{at}/physical_package_id"), root.text(f"{at}/core_id"))
+        for at in (f"{_CPU}/{name}/topology" for name in root.names(_CPU))
+        if root.exists(f"{at}/core_id")
     ]
     count = len(re.findall(r"^processor\s*:", info, re.MULTILINE))
     return Cpu(
-        model=model[1].strip()
-        if model
-        else "implementer {}, part {}".format(*numbers.groups())
-        if numbers
-        else "",
+        model=model,
         sockets=max(1, len({socket for socket, _ in pairs})),
         cores=len(set(pairs)) or count,
         usable=_status(root, "Cpus_allowed_list"),

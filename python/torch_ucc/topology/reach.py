@@ -136,7 +136,7 @@ def _try_to_connect(here: str, others: Sequence[dict[str, Any]]) -> list[Finding
 
 
 def _judge(here: str, other: dict[str, Any], errors: Mapping[str, str]) -> list[Finding]:
-    """`errors`: of each address of the other host; empty if it could be reached."""
+    """`errors`: for each address of the other host, why it cannot be reached; empty if it can."""
     failed = {address: error for address, error in errors.items() if error}
     if not errors:
         return [
