@@ -228,7 +228,7 @@ void CommContext::create_ucc(const GroupSpec& group, Deadline deadline) {
   throw_if_error(engine_.run(create));
   all_share_memory_ = !is_one_host() && least_of_all(engine_, control_team_, static_cast<std::int32_t>(mail_ != nullptr),
                                                      "shared memory on all hosts", deadline) != 0;
-  // Any rank that is not heard of may have died.
+  // If one rank lacks a life line, other ranks may not hear of a death, either.
   if (settings_.life_lines && !is_one_host() &&
       least_of_all(engine_, control_team_, static_cast<std::int32_t>(!engine_.misses_deaths()), "connections between all hosts",
                    deadline) == 0) {
@@ -415,7 +415,7 @@ void CommContext::give_up(const Membership& group, const std::string& why) {
   }
 }
 
-// Also waits for threads that still work on tensors of its callers, for which nobody may be waiting.
+// Also waits until no thread works on the callers' tensors any more, for kForOurselves at most.
 void CommContext::fail(const Membership& group, const std::string& why) {
   engine_.fail(group.team->domain(), Status(StatusCode::closed, why));
   const std::shared_ptr<shm::Board>& board = group.levels ? group.levels->board : group.board;

@@ -173,7 +173,7 @@ class UccWindow::Arrival final : public c10d::Work {
     }
     receives_data_ = true;
     const auto receive = [&](at::Tensor into) { return post(std::move(into), static_cast<int>(1 + notice.number % kTags)); };
-    WorkPtr landing = is_stale_ ? nullptr : window_->land(notice, receive);
+    WorkPtr landing = window_->land(notice, receive);
     if (landing == nullptr) {
       is_stale_ = true;
       landing = receive(bytes(notice.bytes));
@@ -315,8 +315,9 @@ void UccWindow::tensor_deregister() {
   finish_deregistering();
 }
 
-// Waits for the puts that are landing, and then for the other ranks: those whose data are on their way to another
-// rank must not leave before. If a signal ends this, the next tensor_register() or tensor_deregister() goes on with it.
+// Waits for the puts that this rank is receiving. Then waits for the other ranks: a rank that has sent a put must not
+// leave before its data have arrived. If a signal interrupts this function, the next tensor_register() or
+// tensor_deregister() calls it again.
 void UccWindow::finish_deregistering() {
   wait_for_landings();
   {

@@ -60,11 +60,11 @@ Op::State Collective::poll(LoopToken& token) {
 // A Work that lives on must not hold this memory.
 void Collective::drop_pieces(LoopToken& token) {
   const MemoryLease::Use use(lease());
-  const bool is_callers = !use && !goes_on_alone();  // returns once no other thread uses the pieces
+  const bool is_given_up = !use && !goes_on_alone();  // from then on no other thread uses the pieces
   if (was_in_doubt_) {
     keep_undrained(token);
   }
-  if (is_callers || !is_drained(token)) {
+  if (is_given_up || !is_drained(token)) {
     return;
   }
   slots_ = {};
@@ -191,8 +191,8 @@ bool Collective::poll_piece(LoopToken& token, Piece& piece) {
 }
 
 // A step in the row may have ended well with data that never came. The next stage would show these data to
-// the other ranks of the host, whose operations know nothing of the doubt. Returns false while the verdict
-// is open, and after a verdict against the step, which fails the group.
+// the other ranks of the host, and only this rank knows of the doubt. Returns false while there is no verdict
+// on the step. A verdict against the step fails the group, and this function goes on to return false.
 bool Collective::may_go_on(LoopToken& token, Piece& piece, const Op& step) {
   const Status doubt = step.doubt();
   if (doubt.ok()) {

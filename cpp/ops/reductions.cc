@@ -225,11 +225,12 @@ bool is_apart(const at::Tensor& output, const Tensors& sources) {
 // shares no memory with the others. Parts may overlap each other, because they are only read.
 bool is_apart(const at::Tensor& output, const shm::Parts& parts, int own) {
   const auto* const begin = static_cast<const char*>(source_of(output));
+  const auto* const end = begin + bytes_of(output);
   for (std::size_t rank = 0; rank < parts.all().size(); ++rank) {
     const Part& part = parts.of(rank);
     const auto* const data = static_cast<const char*>(part.data);
     const bool is_own = rank == static_cast<std::size_t>(own) && data == begin;
-    if (!is_own && begin < data + part.bytes && data < begin + bytes_of(output)) {
+    if (!is_own && begin < data + part.bytes && data < end) {
       return false;
     }
   }

@@ -97,14 +97,14 @@ class Engine {
   // for LossPolicy::quiet. Until then operations may still end well. Returns at once. Any thread.
   void lose(FailureDomain& domain, Loss loss);
 
-  // Reports that ranks may end without a report. From then on no success in doubt is believed: the
-  // rank that ended may be a member of the group in doubt. Any thread.
+  // Says that this rank may not hear of every death. From then on no success in doubt is believed,
+  // because a member of the group may have died. Any thread.
   void miss_deaths() { misses_deaths_.store(true, std::memory_order_relaxed); }
   bool misses_deaths() const { return misses_deaths_.load(std::memory_order_relaxed); }
 
-  // For an operation that shows its peers data of a step in the transport. The step ended well at
-  // `since`, with a doubt. Returns whether the data can be believed. If not, the operation waits:
-  // it asks again, and this function fails the domain once the verdict is against the step.
+  // For an operation that shows its peers the data of a step. The step ended well at `since`, and
+  // `doubt` says why its data may be wrong. Returns whether they can be believed. If not, the
+  // operation must wait and ask again. A verdict against the step fails the domain.
   bool believes(LoopToken& token, FailureDomain& domain, const Status& doubt, Clock::time_point since);
   // Keeps `memory` of an operation that ended well for the life of the process: the transport may
   // still use it.
@@ -116,9 +116,9 @@ class Engine {
   // to do so.
   bool drain(const FailureDomain& domain, Deadline deadline, const std::function<void(LoopToken&)>& then = nullptr);
 
-  // For a domain that has failed: takes the callers' memory back from all its operations, also from
-  // those whose result is being stored. Returns false if `deadline` passed before. After true, no
-  // thread works on memory of these callers.
+  // Takes the callers' memory back from all operations of a domain that has failed, and waits until
+  // no thread stores a result of the domain. Returns false if `deadline` passes first. If it returns
+  // true, no thread works on the callers' memory from then on.
   bool take_back_all(const FailureDomain& domain, Deadline deadline);
 
   // Whether requests that never end may be left in the transport. Then the transport must not be
@@ -197,7 +197,7 @@ class Engine {
   void serve_intake();
   void deliver(std::span<Ended> ended);
   const Status* failure_for(const Op& op) const { return failure_for(op.domain()); }
-  // Whether a success in doubt can be explained by the end of another rank, and when one ended last.
+  // Whether the end of another rank can explain a doubt. death_seen(): when a rank ended last.
   bool can_believe(bool ended_well) const { return ended_well && !misses_deaths(); }
   Clock::time_point death_seen() const { return Clock::time_point(Clock::duration(last_death_.load(std::memory_order_acquire))); }
   Status failure_of(LoopToken& token, const std::shared_ptr<Op>& op, const Status& reason);

@@ -53,7 +53,7 @@ class FailureDomain {
         return false;
       }
       failure_ = std::move(reason);
-      failed_.store(true, std::memory_order_seq_cst);  // before a look at storing_
+      failed_.store(true, std::memory_order_seq_cst);  // before a later is_storing()
       listener = std::exchange(listener_, nullptr);
     }
     if (listener) {

@@ -94,7 +94,7 @@ class Board {
   TicketQueue& tickets() { return tickets_; }
   // The number of the first step of the next collective.
   std::uint64_t next_step() const { return next_step_; }
-  // A digest of the collectives that have ended. It is equal on all ranks whose calls match.
+  // A digest of the ended collectives. Ranks that made the same calls have the same digest.
   std::uint64_t history() const { return history_; }
   // A collective that ends adds itself: see Movement::call().
   void add(std::uint64_t call, std::uint64_t steps) {

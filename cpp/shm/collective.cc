@@ -142,15 +142,18 @@ bool Collective::awaits(std::size_t peer) const {
 }
 
 // Compares what a peer says in a step with the own call. Returns false after an error. Some ranks read nothing
-// of the others, such as the root of a broadcast. If such a rank calls another collective than its peers, one
-// of the next collectives notices, because the digests differ.
+// of the others, such as the root of a broadcast. If the call of such a rank does not match, the digests differ
+// in a later collective.
 bool Collective::look_at(std::size_t peer) {
   const Line& line = board_->line_of(peer, run_.at(step_));
   const std::uint64_t bytes = line.bytes;
-  if (line.call != call_) {
+  const auto refuse_call = [&] {
     refuse(peer, "called another collective: " + describe_call(line.call, bytes) + ", and this rank called " +
                      describe_call(call_, given_));
     return false;
+  };
+  if (line.call != call_) {
+    return refuse_call();
   }
   if (line.before != before_) {
     refuse(peer, "called other collectives than this rank before this " + describe_call(call_, given_));
@@ -164,9 +167,7 @@ bool Collective::look_at(std::size_t peer) {
   // The ranks agree on the steps of a gather, whatever each gives, so that only the call fails.
   const bool is_lenient = movement_.kind == Movement::Kind::gather;
   if (is_odd && !is_lenient) {
-    refuse(peer, "called another collective: " + describe_call(call_, bytes) + ", and this rank called " +
-                     describe_call(call_, given_));
-    return false;
+    return refuse_call();
   }
   if (is_odd) {
     run_.note({peer, bytes, expected});
