@@ -3,8 +3,8 @@
 It takes minutes for all of them: a file that was found clean is not read again while nothing changed that it
 includes, nor how it is compiled, nor what is asked.
 
-tidy.py CLANG BUILD FOLDER...: the version of clang's tools, a build folder with compile_commands.json, and
-folders of the project. Prints what clang-tidy says; exits 1 if there is anything.
+tidy.py BUILD FOLDER...: a build folder with compile_commands.json, and folders of the project. Prints what
+clang-tidy says; exits 1 if there is anything.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ def key(entry: dict[str, str], asked: str) -> str:
     return hashlib.sha256("\n".join([asked, *words, *read]).replace(str(ROOT), "").encode()).hexdigest()
 
 
-def check(tool: str, entry: dict[str, str], build: str, asked: str) -> str:
+def check(entry: dict[str, str], build: str, asked: str) -> str:
     """What clang-tidy finds in one file; nothing if it is clean."""
     clean = CLEAN / key(entry, asked)
     if clean.exists():
         return ""
-    done = subprocess.run([tool, "-p", build, "--quiet", entry["file"]], capture_output=True, text=True)
+    asked_of = ["clang-tidy", "-p", build, "--quiet", entry["file"]]
+    done = subprocess.run(asked_of, capture_output=True, text=True)
     if done.returncode == 0 and not done.stdout.strip():
         CLEAN.mkdir(parents=True, exist_ok=True)
         clean.touch()
@@ -58,16 +59,15 @@ def check(tool: str, entry: dict[str, str], build: str, asked: str) -> str:
     return done.stdout + done.stderr
 
 
-def main(clang: str, build: str, *folders: str) -> int:
-    tool = f"clang-tidy-{clang}"
-    version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True).stdout
+def main(build: str, *folders: str) -> int:
+    version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
     asked = version + (ROOT / ".clang-tidy").read_text()
     compiled = {each["file"]: each for each in json.loads(Path(build, "compile_commands.json").read_text())}
     files = [str(file) for folder in folders for file in sorted((ROOT / folder).rglob("*.cc"))]
     if unknown := [file for file in files if file not in compiled]:
         raise SystemExit(f"tidy.py: {build} does not compile {' '.join(unknown)}")
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = list(pool.map(lambda file: check(tool, compiled[file], build, asked), files))
+        found = list(pool.map(lambda file: check(compiled[file], build, asked), files))
     print("".join(found), end="")
     return 1 if any(found) else 0
 

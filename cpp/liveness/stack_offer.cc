@@ -21,7 +21,7 @@ std::string path_of(long pid, int descriptor) { return "/proc/" + std::to_string
 bool is_memory(const std::string& path) {
   std::array<char, 64> target{};
   const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
-  return length > 0 && std::string_view(target.data(), static_cast<std::size_t>(length)).substr(0, kMemory.size()) == kMemory;
+  return length > 0 && std::string_view(target.data(), static_cast<std::size_t>(length)).starts_with(kMemory);
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ std::optional<StackOffer> StackOffer::in(std::string_view journal) {
   for (std::size_t end = 0; !journal.empty(); journal.remove_prefix(end)) {
     end = journal.find('\n');
     end = end == std::string_view::npos ? journal.size() : end + 1;
-    if (journal.substr(0, kKey.size()) == kKey) {
+    if (journal.starts_with(kKey)) {
       const std::string value(journal.substr(kKey.size(), end - kKey.size()));
       StackOffer offer;
       const bool is_offer = std::sscanf(value.c_str(), "[%d, %d]", &offer.signal, &offer.descriptor) == 2;

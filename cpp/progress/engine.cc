@@ -183,12 +183,10 @@ void Engine::poll(LoopToken& token, const Op* until, int rounds) {
   }
   bool until_ended = false;
   for (int round = 0; round < rounds && !in_flight_.empty() && !until_ended; ++round) {
-    if (Status progressed = transport_.progress(token); !progressed.ok()) {
-      if (!suspects_.hold_back(progressed, Clock::now())) {
-        fail(std::move(progressed));
-        abandon_failed(token);
-        return;
-      }
+    if (Status progressed = transport_.progress(token); !progressed.ok() && !suspects_.hold_back(progressed, Clock::now())) {
+      fail(std::move(progressed));
+      abandon_failed(token);
+      return;
     }
     for (std::size_t i = 0; i < in_flight_.size();) {
       const Op::State state = in_flight_[i]->poll(token);

@@ -20,7 +20,7 @@ struct Option {
 };
 
 Option parse(const std::string& text) {
-  const bool is_of_component = text.rfind("TL_", 0) == 0 || text.rfind("CL_", 0) == 0;
+  const bool is_of_component = text.starts_with("TL_") || text.starts_with("CL_");
   const std::size_t end = is_of_component ? text.find('_', 3) : std::string::npos;
   if (end == std::string::npos) {
     return {"", text};
@@ -48,7 +48,7 @@ UccContextConfig read_ucc_context_config(const NamedValues& options) {
 
 std::string tls_without_reads(const std::string& tls) {
   constexpr std::array<const char*, 2> kReaders{"cma", "knem"};
-  const bool excludes = tls.rfind('^', 0) == 0;
+  const bool excludes = tls.starts_with('^');
   std::string kept;
   std::istringstream names(excludes ? tls.substr(1) : tls.empty() ? "all" : tls);
   for (std::string name; std::getline(names, name, ',');) {
