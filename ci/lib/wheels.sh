@@ -142,11 +142,11 @@ build_again() {
   mkdir -p "$copy/.deps" "$copy/build/wheels"
   cp -r "$root/.deps/ucc" "$copy/.deps/"
   # As links of files: g++ writes the true path of a header into debug information.
-  cp -rl "$home"/{torch,tools} "$copy/build/wheels/"
+  cp -al "$home"/{torch,tools} "$copy/build/wheels/"
   for name in "$home"/{apt,python-*}; do
-    [[ ! -e $name ]] || cp -rl "$name" "$copy/build/wheels/"
+    [[ ! -e $name ]] || cp -al "$name" "$copy/build/wheels/"
   done
-  [[ -x $1 || $1 != *-* ]] || cp -rl "$home/${1#*-}" "$copy/build/wheels/"
+  [[ -x $1 || $1 != *-* ]] || cp -al "$home/${1#*-}" "$copy/build/wheels/"
   (cd "$copy" && SOURCE_DATE_EPOCH=$(time_of_release) TORCH_UCC_PYTHON=$(realpath -s "$python") "$copy/ci/wheels" build "$1")
   for name in "$copy"/dist/wheels/*; do
     if cmp "$name" "$results/$(basename "$name")"; then
