@@ -50,8 +50,8 @@ def check(entry: dict[str, str], build: str, asked: str) -> str:
     clean = CLEAN / key(entry, asked)
     if clean.exists():
         return ""
-    asked_of = ["clang-tidy", "-p", build, "--quiet", entry["file"]]
-    done = subprocess.run(asked_of, capture_output=True, text=True)
+    command = ["clang-tidy", "-p", build, "--quiet", entry["file"]]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 0 and not done.stdout.strip():
         CLEAN.mkdir(parents=True, exist_ok=True)
         clean.touch()
