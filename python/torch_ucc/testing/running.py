@@ -233,7 +233,7 @@ def rank_main(launch: Launch, rank: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
-    # multiprocessing would end it without exit handlers and destructors, which are under test too.
+    # multiprocessing would end the rank without its exit handlers and destructors, which are under test, too.
     ctypes.pythonapi.Py_Exit(0)
 
 
